@@ -1,0 +1,1 @@
+"""Baton: an LLM serving stack that prefills on one engine and decodes on another."""

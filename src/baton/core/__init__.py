@@ -1,0 +1,1 @@
+"""The nouns of Baton. Imports nothing else of the package and never torch."""
