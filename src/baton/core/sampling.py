@@ -99,9 +99,7 @@ class SamplingParams:
         for name in ("stop_token_ids", "allowed_token_ids"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
-        object.__setattr__(
-            self, "bad_words_token_ids", tuple(tuple(w) for w in self.bad_words_token_ids)
-        )
+        object.__setattr__(self, "bad_words_token_ids", tuple(tuple(w) for w in self.bad_words_token_ids))
         self._check_ranges()
         self._check_lengths()
 
@@ -139,18 +137,14 @@ class SamplingParams:
                 f"must be between 0 and {MAX_LOGPROBS}, got {value}",
             )
         _require(all(self.stop), "stop", "must not contain an empty string")
-        _require(
-            not self.stop or self.detokenize, "stop", "needs detokenize=True: stop strings are text"
-        )
+        _require(not self.stop or self.detokenize, "stop", "needs detokenize=True: stop strings are text")
         _require(
             self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
             "allowed_token_ids",
             "must not be empty",
         )
         _require(all(self.bad_words), "bad_words", "must not contain an empty string")
-        _require(
-            all(self.bad_words_token_ids), "bad_words_token_ids", "must not contain an empty list"
-        )
+        _require(all(self.bad_words_token_ids), "bad_words_token_ids", "must not contain an empty list")
 
     @property
     def greedy(self) -> bool:

@@ -62,9 +62,7 @@ class Kernels(Protocol):
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x * rsqrt(mean(x^2) + eps) * weight over the last axis; statistics in float32."""
 
-    def add_rms_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """(rms_norm(x + residual), x + residual)."""
 
     def rope(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,9 +80,7 @@ class Kernels(Protocol):
         Query head n reads key/value head n // (N // H). The step's own k, v are already stored.
         """
 
-    def moe(
-        self, x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor
-    ) -> Tensor:
+    def moe(self, x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
         """sum_k weights[t,k] * down[e] @ silu_mul(gate_up[e] @ x[t]), e = experts[t,k].
 
         x [T, M], gate_up [E, 2F, M], down [E, M, F], weights, experts [T, K]; returns [T, M].
