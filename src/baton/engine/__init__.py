@@ -1,0 +1,1 @@
+"""Storage, batches, runner, executor and the loop of one engine."""

@@ -38,7 +38,7 @@ class AttentionBatch:
 
     Attributes:
         write_blocks, write_offsets: int64 [T], block and place in the block of each new token.
-        decode_blocks: int64 [B, W], block table padded with block 0.
+        decode_blocks: int64 [B, W], block table padded with the scratch block.
         decode_lens: int64 [B], KV tokens of each decode, the new one included.
         decode_mask: bool [B, 1, 1, W * S], True where a key may be seen.
         prefills: in row order, after the decodes.

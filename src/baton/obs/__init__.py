@@ -1,0 +1,1 @@
+"""Logs, later metrics and timelines. Imports core only."""
