@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
 
 from baton.core.errors import RequestError
 from baton.core.request import Request
 from baton.core.sampling import SamplingParams
+from baton.core.validation import check_request
 from baton.engine.build import build_engine
 from baton.engine.options import EngineOptions
 from baton.engine.outputs import OutputCollector, RequestOutput
@@ -19,6 +21,14 @@ from baton.text.bad_words import resolve_bad_words
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one step added to a streamed completion. The text may be empty: a character can span several tokens."""
+
+    text: str
+    num_tokens: int
 
 
 class LLM:
@@ -33,8 +43,18 @@ class LLM:
         ModelError: a model that cannot be served.
     """
 
-    def __init__(self, model: str, **options: Any) -> None:
-        self._parts = build_engine(EngineOptions(model=str(model), **options))
+    def __init__(self, model: str | Path, **options: Any) -> None:
+        self._open(EngineOptions(model=str(model), **options))
+
+    @classmethod
+    def from_options(cls, options: EngineOptions) -> Self:
+        """The same from options that were put together elsewhere."""
+        llm = cls.__new__(cls)
+        llm._open(options)
+        return llm
+
+    def _open(self, options: EngineOptions) -> None:
+        self._parts = build_engine(options)
         self._engine = self._parts.engine
         self._ids = itertools.count()
         self._seeds = random.Random(self._parts.options.seed)
@@ -66,8 +86,11 @@ class LLM:
             self._run(collectors, progress)
         return [collector.output for collector in collectors]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
-        """Complete one prompt, yielding text as it becomes final (of the first completion)."""
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
+        """Complete one prompt, yielding its first completion piece by piece, a piece a step.
+
+        Closing the iterator aborts the request.
+        """
         collector = self._collector(prompt, params or SamplingParams(), priority=0, cache_salt="")
         request_id = collector.output.request_id
         try:
@@ -75,8 +98,8 @@ class LLM:
             while not collector.output.finished:
                 for delta in self._engine.step():
                     text = collector.add(delta)
-                    if text and delta.index == 0:
-                        yield text
+                    if delta.index == 0:
+                        yield Piece(text=text, num_tokens=len(delta.token_ids))
         finally:
             self._engine.finish(request_id)
             self._drain()
@@ -124,6 +147,12 @@ class LLM:
         """End the runner thread. The object cannot be used afterwards."""
         self._engine.shutdown()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+
     def _run(self, collectors: Sequence[OutputCollector], progress: Progress) -> None:
         by_id = {collector.output.request_id: collector for collector in collectors}
         try:
@@ -157,6 +186,9 @@ class LLM:
             priority=priority,
             cache_salt=cache_salt,
             eos_token_ids=self._parts.eos_token_ids,
+        )
+        check_request(
+            request, vocab_size=self._parts.vocab_size, max_model_len=self._parts.max_model_len
         )
         return OutputCollector(
             request,
