@@ -42,7 +42,7 @@ def load_model(
     dtype: str,
     load_format: LoadFormat,
     kernels: Kernels,
-    max_model_len: int | None,
+    max_model_len: int | None = None,
     shard: Shard = WHOLE,
     seed: int = 0,
 ) -> LoadedModel:
