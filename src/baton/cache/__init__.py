@@ -1,0 +1,1 @@
+"""What the KV cache holds and where: specs, byte layout, block pool, prefix index. Integers only, never torch."""

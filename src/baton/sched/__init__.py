@@ -1,0 +1,1 @@
+"""Which tokens run next: sequences, their status, admission, chunking, preemption. Pure: no clock, threads or torch."""

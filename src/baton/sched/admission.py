@@ -1,0 +1,37 @@
+"""Who comes in: waiting sequences, strictly in order, as long as slots, blocks and budget last."""
+
+from __future__ import annotations
+
+from baton.sched.draft import StepDraft
+from baton.sched.planning import run_prefill
+from baton.sched.roster import Roster
+from baton.sched.sequence import Sequence
+
+
+def admit_waiting(draft: StepDraft, roster: Roster) -> None:
+    """Admit from the front of the queue. The first that does not fit holds back the others: nobody is overtaken."""
+    while draft.budget > 0 and roster.slots.num_free > 0 and not draft.closed:
+        seq = roster.next_waiting()
+        if seq is None or seq.num_in_flight > 0 or not _admit(draft, roster, seq):
+            return
+        run_prefill(draft, roster, seq)
+
+
+def _admit(draft: StepDraft, roster: Roster, seq: Sequence) -> bool:
+    """Give it a slot and blocks for all its known tokens, prefix hits first; False if they are not free."""
+    cache = roster.cache
+    num_tokens = len(seq.tokens)
+    hit = [] if seq.gathers_prompt_logprobs else cache.find_hit(seq.chain, seq.tokens)
+    if not cache.fits(hit, num_tokens):
+        return False
+    cache.begin(seq.key, seq.chain, hit)
+    new = cache.grow(seq.key, num_tokens)
+    assert new is not None, "the cache said that it fits"
+    num_hit_tokens = len(hit) * cache.block_tokens
+    if seq.num_cached_tokens is None:
+        seq.num_cached_tokens = num_hit_tokens if cache.config.enable_prefix_caching else 0
+        roster.prefix_query_tokens += num_tokens
+        roster.prefix_hit_tokens += seq.num_cached_tokens
+    roster.start(seq, num_hit_tokens)
+    draft.admit(seq, (*hit, *new))
+    return True
