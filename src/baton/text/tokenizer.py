@@ -10,6 +10,7 @@ import tokenizers
 
 from baton.core.errors import ModelError, RequestError
 from baton.text.chat_template import Message, render
+from baton.text.pieces import TokenPieces
 
 
 class Tokenizer:
@@ -21,6 +22,7 @@ class Tokenizer:
         eos_token_ids: every token that ends the model's output, ends of a chat turn included.
         bos_token_id: None when the model has no such token.
         special_token_ids: left out of text by skip_special_tokens.
+        pieces: text of single tokens, for streaming.
         chat_templates: Jinja sources by name; "default" is the usual one, "tool_use" serves calls with tools.
     """
 
@@ -35,6 +37,9 @@ class Tokenizer:
         """
         Args:
             special_tokens: what templates see: "bos_token", "eos_token", "pad_token" ... and their text.
+
+        Raises:
+            ModelError: the tokenizer decodes in a way that cannot be streamed exactly.
         """
         backend.no_truncation()
         backend.no_padding()
@@ -45,6 +50,7 @@ class Tokenizer:
         self.eos_token_ids = eos_token_ids
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
+        self.pieces = TokenPieces(backend, self.special_token_ids)
         bos = self.special_tokens.get("bos_token")
         self.bos_token_id: int | None = None if bos is None else backend.token_to_id(bos)
 
