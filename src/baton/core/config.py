@@ -25,13 +25,11 @@ class SchedulerConfig:
         max_num_seqs: sequences that hold a slot at once.
         max_num_batched_tokens: token budget of a step; longer prompts are prefilled in chunks.
         max_model_len: prompt plus output tokens of one sequence.
-        async_scheduling: plan step n+1 while step n runs.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
-    async_scheduling: bool = True
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
@@ -48,14 +46,12 @@ class CacheConfig:
         num_blocks: blocks of the pool.
         enable_prefix_caching: reuse blocks of earlier requests with the same prefix.
         fingerprint: of the model; cached blocks are never shared across fingerprints.
-        debug_poison: fill freed blocks with NaN, so that a stale read is loud.
     """
 
     block_tokens: int
     num_blocks: int
     enable_prefix_caching: bool = True
     fingerprint: str = ""
-    debug_poison: bool = False
 
     def __post_init__(self) -> None:
         if self.block_tokens < 1:

@@ -51,7 +51,7 @@ class BatchBuilder:
     """
 
     def __init__(
-        self, *, num_slots: int, max_tokens: int, block_tokens: int, scratch_block: int, device: str
+        self, *, num_slots: int, max_tokens: int, block_tokens: int, scratch_block: int, device: torch.device
     ) -> None:
         self.token_table = torch.zeros((num_slots, max_tokens + 1), dtype=torch.int64, device=device)
         self._blocks = np.full((num_slots, -(-max_tokens // block_tokens)), scratch_block, dtype=np.int64)
@@ -96,9 +96,7 @@ class BatchBuilder:
             first_rows=tuple(firsts.tolist()),
         )
 
-    def _attention(
-        self, chunks: tuple[Chunk, ...], firsts: Ints, row_slots: Ints, positions: Ints
-    ) -> AttentionBatch:
+    def _attention(self, chunks: tuple[Chunk, ...], firsts: Ints, row_slots: Ints, positions: Ints) -> AttentionBatch:
         num_decodes = next((i for i, chunk in enumerate(chunks) if chunk.num_tokens > 1), len(chunks))
         lens = positions[:num_decodes] + 1
         width = -(-int(lens.max()) // self._block_tokens) if num_decodes else 0

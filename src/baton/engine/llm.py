@@ -12,12 +12,12 @@ from typing import Any, Self
 from baton.core.errors import RequestError
 from baton.core.request import Request
 from baton.core.sampling import SamplingParams
-from baton.core.validation import check_request
 from baton.engine.build import build_engine
 from baton.engine.options import EngineOptions
 from baton.engine.outputs import OutputCollector, RequestOutput
 from baton.engine.progress import Progress
-from baton.text.bad_words import resolve_bad_words
+from baton.text.bad_words import bad_words_token_ids
+from baton.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, Any]]
@@ -174,9 +174,7 @@ class LLM:
         while self._engine.has_work():
             self._engine.step()
 
-    def _collector(
-        self, prompt: Prompt, params: SamplingParams, *, priority: int, cache_salt: str
-    ) -> OutputCollector:
+    def _collector(self, prompt: Prompt, params: SamplingParams, *, priority: int, cache_salt: str) -> OutputCollector:
         text = prompt if isinstance(prompt, str) else None
         token_ids = self._tokenizer("a text prompt").encode(prompt) if isinstance(prompt, str) else prompt
         request = Request(
@@ -187,9 +185,7 @@ class LLM:
             cache_salt=cache_salt,
             eos_token_ids=self._parts.eos_token_ids,
         )
-        check_request(
-            request, vocab_size=self._parts.vocab_size, max_model_len=self._parts.max_model_len
-        )
+        self._parts.check(request)
         return OutputCollector(
             request,
             prompt=text,
@@ -202,11 +198,11 @@ class LLM:
         if params.seed is None:
             params = replace(params, seed=self._seeds.getrandbits(63))
         if params.bad_words:
-            words = resolve_bad_words(self._tokenizer("bad_words"), params.bad_words)
+            words = bad_words_token_ids(self._tokenizer("bad_words"), params.bad_words)
             params = replace(params, bad_words=(), bad_words_token_ids=params.bad_words_token_ids + words)
         return params
 
-    def _tokenizer(self, need: str) -> Any:
+    def _tokenizer(self, need: str) -> Tokenizer:
         if self._parts.tokenizer is None:
             raise RequestError(f"{need} needs a tokenizer and the model has none; give token ids", param="prompt")
         return self._parts.tokenizer
@@ -220,9 +216,7 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(prompts)  # type: ignore[arg-type]
 
 
-def _params_for(
-    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
-) -> list[SamplingParams]:
+def _params_for(params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * num_prompts
     if len(params) != num_prompts:
