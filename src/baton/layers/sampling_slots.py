@@ -11,6 +11,8 @@ from torch import Tensor
 from baton.core.request import Request
 from baton.kernels.sampling import stream_key
 
+_HOTTEST = 1e30  # finite in float32: -inf / inf would be NaN
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadWords:
@@ -77,7 +79,7 @@ def resolve(request: Request, index: int, vocab_size: int, device: torch.device)
         greedy=params.greedy,
         stream=stream_key(params.seed or 0, index),
         prompt_len=len(request.prompt_token_ids),
-        temperature=params.temperature,
+        temperature=min(params.temperature, _HOTTEST),
         top_k=params.top_k if 0 < params.top_k < vocab_size else 0,
         top_p=params.top_p,
         min_p=params.min_p,
