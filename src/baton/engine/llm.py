@@ -16,6 +16,7 @@ from baton.engine.build import build_engine
 from baton.engine.options import EngineOptions
 from baton.engine.outputs import OutputCollector, RequestOutput
 from baton.engine.progress import Progress
+from baton.sched.scheduler import SchedulerStats
 from baton.text.bad_words import bad_words_token_ids
 from baton.text.tokenizer import Tokenizer
 
@@ -142,6 +143,10 @@ class LLM:
     def check(self) -> None:
         """Assert that every block and slot is accounted for; for tests, when nothing runs or at any time."""
         self._engine.check()
+
+    def stats(self) -> SchedulerStats:
+        """Figures of the scheduler and the cache at this moment."""
+        return self._engine.stats()
 
     def shutdown(self) -> None:
         """End the runner thread. The object cannot be used afterwards."""
