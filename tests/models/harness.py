@@ -40,17 +40,10 @@ def save_oracle(folder: Path, config: PreTrainedConfig, **save: Any) -> Any:
     return model
 
 
-def load(folder: Path, *, kernels: Kernels | None = None, max_model_len: int | None = None, **more: Any) -> LoadedModel:
-    """Our model in float32 on the CPU."""
-    return load_model(
-        folder,
-        device="cpu",
-        dtype="float32",
-        load_format=LoadFormat.AUTO,
-        kernels=kernels or TorchKernels(),
-        max_model_len=max_model_len,
-        **more,
-    )
+def load(folder: Path, **changes: Any) -> LoadedModel:
+    """Our model on the CPU, in float32 and with the twin's kernels unless `changes` says otherwise."""
+    arguments = {"dtype": "float32", "load_format": LoadFormat.AUTO, "kernels": TorchKernels(), **changes}
+    return load_model(folder, device="cpu", **arguments)
 
 
 def prompt(length: int, seed: int = 1, vocab: int = TINY["vocab_size"]) -> list[int]:
