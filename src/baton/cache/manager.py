@@ -99,8 +99,11 @@ class CacheManager:
 
     def grow(self, key: int, num_tokens: int) -> tuple[int, ...] | None:
         """Make the table cover num_tokens. Returns the new blocks (maybe none), or None if too few are free."""
+        missing = self.missing(key, num_tokens)
+        if missing == 0:
+            return ()
         table = self._entries[key].table
-        new = self.pool.allocate(self.missing(key, num_tokens), after=table[-1] if table else None)
+        new = self.pool.allocate(missing, after=table[-1] if table else None)
         if new is None:
             return None
         table += new

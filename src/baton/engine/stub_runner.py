@@ -83,9 +83,14 @@ class StubRunner:
         self._kv[block] = values[:]
         self._salts[block] = salt
 
-    def expected_token(self, request: Request, index: int, tokens: list[int]) -> int:
-        """What this runner samples after `tokens`, computed without any step: the oracle of tests."""
-        return self._next(request, index, _prefix_hashes([], tokens)[-1], len(tokens))
+    def continuation(self, request: Request, index: int, count: int) -> list[int]:
+        """The outputs this runner samples for a sequence that never stops, without any step: the oracle of tests."""
+        tokens = list(request.prompt_token_ids)
+        hashes: list[int] = []
+        for _ in range(count):
+            _extend_hashes(hashes, tokens, len(tokens))
+            tokens.append(self._next(request, index, hashes[-1], len(tokens)))
+        return tokens[len(request.prompt_token_ids) :]
 
     def _admit(self, admission: Admission) -> None:
         assert len(admission.token_ids) <= len(admission.block_ids) * self.block_tokens, admission
@@ -102,7 +107,7 @@ class StubRunner:
         assert end <= len(row.tokens), f"{chunk} runs past the {len(row.tokens)} tokens of its slot"
         assert end <= len(row.blocks) * self.block_tokens, f"{chunk} runs past its {len(row.blocks)} blocks"
         assert len(set(row.blocks)) == len(row.blocks), f"a block twice in {row.blocks}"
-        _prefix_hashes(row.hashes, row.tokens[:end])
+        _extend_hashes(row.hashes, row.tokens, end)
         salt = crc32(row.request.cache_salt.encode())
         for position in range(chunk.start, end):
             block, offset = row.blocks[position // self.block_tokens], position % self.block_tokens
@@ -149,11 +154,10 @@ class StubRunner:
         return tuple(_token_logprobs(prompt[i], i, chunk.prompt_logprobs) for i in range(chunk.start + 1, last + 1))
 
 
-def _prefix_hashes(hashes: list[int], tokens: list[int]) -> list[int]:
-    """Extend hashes to one per token: the hash of the tokens up to and including it."""
-    for token in tokens[len(hashes) :]:
-        hashes.append(mix(hashes[-1] if hashes else _EMPTY, token))
-    return hashes
+def _extend_hashes(hashes: list[int], tokens: list[int], end: int) -> None:
+    """Make hashes[i] the hash of tokens[: i + 1] for all i < end."""
+    for i in range(len(hashes), end):
+        hashes.append(mix(hashes[i - 1] if i else _EMPTY, tokens[i]))
 
 
 def _token_logprobs(token: int, position: int, top: int) -> TokenLogprobs:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from baton.core.request import TokenLogprobs
 from baton.core.step import Admission, Chunk, SampleRow, Step
 from baton.sched.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """One chunk, or one sample, of a step in flight.
 
     Attributes:
@@ -83,14 +83,21 @@ class StepDraft:
                 prompt_logprobs=seq.request.params.prompt_logprobs if gathers else None,
             )
         )
-        self.planned_chunks.append(Planned(seq, seq.run, seq.num_planned_tokens, seq.gathered))
+        planned = Planned(seq, seq.run, start + num_tokens, seq.gathered)
+        self.planned_chunks.append(planned)
         if samples:
-            self.sample(seq, seq.gathered)
+            self._sample(planned)
         return samples
 
-    def sample(self, seq: Sequence, gathered: list[TokenLogprobs]) -> None:
-        """Sample the token after the last chunk, whose end is also `seq`'s, into `seq`'s slot."""
-        position = seq.num_planned_tokens
+    def fork(self, child: Sequence, parent: Sequence, blocks: tuple[int, ...], copies: Seq[tuple[int, int]]) -> None:
+        """A sibling takes a slot and samples its own token from the parent's chunk, which was added last."""
+        self.admit(child, blocks)
+        self.copies.extend(copies)
+        self._sample(Planned(child, child.run, child.num_planned_tokens, parent.gathered))
+
+    def _sample(self, planned: Planned) -> None:
+        """Sample the token after the last chunk into the slot of a sequence that ends there too."""
+        seq, position = planned.seq, planned.num_tokens
         self.samples.append(
             SampleRow(
                 chunk=len(self.chunks) - 1,
@@ -99,7 +106,7 @@ class StepDraft:
                 num_output_tokens=position - seq.num_prompt_tokens,
             )
         )
-        self.planned_samples.append(Planned(seq, seq.run, position, gathered))
+        self.planned_samples.append(planned)
 
     def build(self) -> Step:
         """The finished step."""

@@ -65,7 +65,7 @@ def _make_room(draft: StepDraft, roster: Roster, seq: Sequence) -> tuple[int, ..
 
 def _fork(draft: StepDraft, roster: Roster, parent: Sequence) -> None:
     """The last prompt chunk of `parent` was just planned: start its siblings on it, queue those without room."""
-    forks, parent.forks = parent.forks, []
+    forks, parent.forks = parent.live_forks, []
     for child in forks:
         child.num_cached_tokens = parent.num_cached_tokens
         child.chain = parent.chain.fork()
@@ -81,7 +81,5 @@ def _start_fork(draft: StepDraft, roster: Roster, parent: Sequence, child: Seque
         return False
     table, copies = forked
     roster.start_fork(child, parent)
-    draft.admit(child, table)
-    draft.sample(child, parent.gathered)
-    draft.copies.extend(copies)
+    draft.fork(child, parent, table, copies)
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 
@@ -115,8 +116,7 @@ class Scheduler:
 
     def _end(self, seq: Sequence) -> None:
         self._roster.finish(seq)
-        heirs = [sibling for sibling in seq.forks if sibling.status is not Status.FINISHED]
-        seq.forks = []
+        heirs, seq.forks = seq.live_forks, []
         if heirs:
             heirs[0].forks = heirs[1:]
             self._roster.enqueue(heirs[0])
@@ -200,18 +200,22 @@ class Scheduler:
             prefix_hit_tokens=self._roster.prefix_hit_tokens,
         )
 
-    def check(self) -> None:
-        """Prove that sequences, slots, tables, pool and index agree, and that nothing is held when idle.
+    def check(self, held: Iterable[int] = ()) -> None:
+        """Prove that sequences, slots, tables, pool and index agree, and that nothing leaks when idle.
+
+        Args:
+            held: blocks that others than sequences own, once per reference.
 
         Raises:
             AssertionError: with the numbers.
         """
         self._roster.check()
-        self.cache.check()
+        owned = list(held)
+        self.cache.check(owned)
         for request_id, seqs in self._live.items():
             assert any(seq.status is not Status.FINISHED for seq in seqs), f"{request_id} has ended and is still live"
         if not self.has_work():
-            assert self.cache.usage.used == 0, f"idle, but {self.cache.usage}"
+            assert self.cache.usage.used == len(set(owned)), f"idle, but {self.cache.usage}"
 
 
 def _delta(seq: Sequence, reason: FinishReason) -> SequenceDelta:

@@ -92,6 +92,11 @@ class Sequence:
         )
 
     @property
+    def live_forks(self) -> list[Sequence]:
+        """Forks that did not end while they waited for this sequence."""
+        return [child for child in self.forks if child.status is not Status.FINISHED]
+
+    @property
     def gathers_prompt_logprobs(self) -> bool:
         """Whether its prefill must compute every prompt position: a prefix hit would lose their logprobs."""
         return self.request.params.prompt_logprobs is not None and not self.has_output
