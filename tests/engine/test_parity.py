@@ -45,7 +45,8 @@ def prompts() -> list[list[int]]:
 
 def oracle_tokens(oracle: Any, tokens: list[int]) -> list[int]:
     """transformers' own greedy generation, not ended by any token."""
-    greedy = GenerationConfig(do_sample=False, max_new_tokens=NUM_OUTPUT, eos_token_id=None, pad_token_id=0)
+    greedy = GenerationConfig(do_sample=False, max_new_tokens=NUM_OUTPUT, pad_token_id=0)
+    oracle.generation_config.eos_token_id = None
     ids = torch.tensor([tokens])
     out = oracle.generate(ids, attention_mask=torch.ones_like(ids), generation_config=greedy)
     return out[0, len(tokens) :].tolist()

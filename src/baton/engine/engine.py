@@ -33,9 +33,7 @@ class Engine:
         """
         self._scheduler.add(request)
 
-    def finish(
-        self, request_id: str, index: int | None = None, reason: FinishReason = FinishReason.ABORT
-    ) -> None:
+    def finish(self, request_id: str, index: int | None = None, reason: FinishReason = FinishReason.ABORT) -> None:
         """End a request, or one of its sequences, in whatever state it is. Unknown ids are ignored."""
         self._scheduler.finish(request_id, index, reason)
 

@@ -109,8 +109,7 @@ class OutputCollector:
             prompt=prompt,
             prompt_token_ids=list(request.prompt_token_ids),
             outputs=[
-                CompletionOutput(index=i, logprobs=None if params.logprobs is None else [])
-                for i in range(params.n)
+                CompletionOutput(index=i, logprobs=None if params.logprobs is None else []) for i in range(params.n)
             ],
             prompt_logprobs=None if params.prompt_logprobs is None else [],
         )

@@ -38,9 +38,7 @@ def size_cache(
         ConfigError: what the user asked for does not fit together.
     """
     if max_model_len is not None and max_model_len > model_max_len:
-        raise ConfigError(
-            f"max_model_len={max_model_len} exceeds the {model_max_len} positions of the model; lower it"
-        )
+        raise ConfigError(f"max_model_len={max_model_len} exceeds the {model_max_len} positions of the model; lower it")
     length = max_model_len or model_max_len
     if kv_cache_tokens is None:
         tokens = min(memory_bytes // bytes_per_token, max_num_seqs * _round_up(length, block_tokens))
