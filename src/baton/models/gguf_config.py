@@ -94,7 +94,7 @@ def _refuse(file: GgufFile, arch: str) -> None:
     window = file.get(f"{arch}.attention.sliding_window", int)
     if window and window < file.require(f"{arch}.context_length", int):
         raise ModelError(f"{file.path}: sliding window attention ({window} tokens) is not supported")
-    if arch != "qwen3moe" and file.get(f"{arch}.expert_count", int):
+    if arch != "qwen3moe" and (file.get(f"{arch}.expert_count", int) or 0) > 0:
         raise ModelError(f"{file.path}: experts in architecture {arch!r} are not supported; only in qwen3moe")
     key_dim, value_dim = (file.get(f"{arch}.attention.{name}_length", int) for name in ("key", "value"))
     if key_dim and value_dim and key_dim != value_dim:

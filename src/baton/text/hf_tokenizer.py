@@ -2,7 +2,8 @@
 
 Read directly and not through transformers' AutoTokenizer: that import alone takes seconds and loads torch where it
 finds it, and for models with a tokenizer.json it adds nothing but what this file does. Folders without one go
-through transformers, which converts older formats.
+through transformers, which converts older formats. Whether BOS is added is tokenizer.json's to say, as in transformers
+(add_bos_token of tokenizer_config.json counts only without it).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken
 
 from baton.core.errors import ModelError
 from baton.text.tokenizer import Tokenizer
@@ -31,7 +32,6 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     special = _special_texts(settings, _json(folder / "special_tokens_map.json"))
     backend = _backend(folder)
     _add_declared_tokens(backend, settings, special)
-    _set_post_processor(backend, settings, special)
     eos = special.get("eos_token")
     return Tokenizer(
         backend,
@@ -112,18 +112,6 @@ def _add_declared_tokens(
             raise ModelError(f"added token {text!r} cannot have id {token_id}: tokenizer.json has other tokens there")
         known.add(text)
     backend.add_special_tokens([AddedToken(t, special=True) for t in special.values() if t not in known])
-
-
-def _set_post_processor(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], special: Mapping[str, str]) -> None:
-    """add_bos_token and add_eos_token, where tokenizer_config.json states them, override tokenizer.json."""
-    bos_flag, eos_flag = settings.get("add_bos_token"), settings.get("add_eos_token")
-    if bos_flag is None and eos_flag is None:
-        return
-    bos = special.get("bos_token") if bos_flag else None
-    eos = special.get("eos_token") if eos_flag else None
-    used = [(token, backend.token_to_id(token)) for token in dict.fromkeys((bos, eos)) if token is not None]
-    single = [token for token in (bos, "$A", eos) if token is not None]
-    backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=used)
 
 
 def _eos_ids(folder: Path, eos_id: int | None) -> frozenset[int]:
