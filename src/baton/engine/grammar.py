@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import torch
 import xgrammar
@@ -20,7 +21,8 @@ from baton.core.sampling import Grammar, GrammarKind
 from baton.engine.json_schema import check_schema
 from baton.layers.constraints import TokenMask
 
-_CACHE_BYTES = 256 << 20
+_CACHE_BYTES = 128 << 20
+_CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
 
 class GrammarState:
@@ -89,11 +91,10 @@ class GrammarCompiler:
             vocab_size: of the model; ids beyond the tokenizer's are never allowed.
             max_threads: threads that one compilation may use.
         """
+        self._tokenizer = tokenizer if isinstance(tokenizer, FastTokenizer) else tokenizer.backend_tokenizer
+        self._vocab_size = vocab_size
+        self._max_threads = max_threads
         self._end_ids = frozenset(token for token in eos_token_ids if 0 <= token < vocab_size)
-        self._compiler: xgrammar.GrammarCompiler | None = None
-        if self._end_ids:
-            info = _tokenizer_info(tokenizer, sorted(self._end_ids), vocab_size)
-            self._compiler = xgrammar.GrammarCompiler(info, max_threads=max_threads, cache_limit_bytes=_CACHE_BYTES)
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Compile, or take from the cache. Large grammars can take seconds: call it before admission.
@@ -101,15 +102,64 @@ class GrammarCompiler:
         Raises:
             RequestError: the grammar is malformed, or asks for what cannot be enforced; param is "grammar".
         """
-        if self._compiler is None:
+        if not self._end_ids:
             raise RequestError(
                 "grammar needs a model with an end-of-sequence token; this one has none", param="grammar"
             )
         try:
-            compiled = _compile(self._compiler, grammar)
+            compiled = self._compile(grammar)
         except RuntimeError as error:
             raise RequestError(f"bad {grammar.kind.value} grammar: {_reason(error)}", param="grammar") from error
         return CompiledGrammar(compiled, self._end_ids)
+
+    def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:
+        match grammar.kind:
+            case GrammarKind.JSON_SCHEMA:
+                check_schema(grammar.source)
+                return self._json.compile_json_schema(grammar.source)
+            case GrammarKind.JSON_OBJECT:
+                return self._json.compile_json_schema('{"type": "object"}', strict_mode=False)
+            case GrammarKind.REGEX:
+                return self._text.compile_regex(grammar.source)
+            case GrammarKind.CHOICE:
+                return self._text.compile_grammar(_choice_grammar(grammar.source))
+            case GrammarKind.EBNF:
+                return self._text.compile_grammar(grammar.source)
+
+    # The vocabulary is prepared when the first grammar comes, not at start: it takes a moment and most never need it.
+    @cached_property
+    def _text(self) -> xgrammar.GrammarCompiler:
+        return self._compiler(_vocabulary(self._tokenizer, self._vocab_size))
+
+    @cached_property
+    def _json(self) -> xgrammar.GrammarCompiler:
+        # The library lets raw control characters into strings of limited length, which JSON forbids. Without tokens
+        # that contain any it cannot; only line ends, which it treats rightly, and no more are needed for layout.
+        pieces = _vocabulary(self._tokenizer, self._vocab_size)
+        for token, text in enumerate(self._info(pieces).decoded_vocab):
+            if _CONTROL.search(text):
+                pieces[token] = ""
+        return self._compiler(pieces)
+
+    def _compiler(self, pieces: list[str]) -> xgrammar.GrammarCompiler:
+        return xgrammar.GrammarCompiler(
+            self._info(pieces), max_threads=self._max_threads, cache_limit_bytes=_CACHE_BYTES
+        )
+
+    def _info(self, pieces: list[str]) -> xgrammar.TokenizerInfo:
+        ends = sorted(self._end_ids)
+        detected = xgrammar.TokenizerInfo.from_huggingface(
+            PreTrainedTokenizerFast(tokenizer_object=self._tokenizer),
+            vocab_size=self._vocab_size,
+            stop_token_ids=ends,
+        )
+        return xgrammar.TokenizerInfo(
+            pieces,
+            vocab_type=detected.vocab_type,
+            vocab_size=self._vocab_size,
+            stop_token_ids=ends,
+            add_prefix_space=detected.add_prefix_space,
+        )
 
 
 def fill_mask(states: Sequence[GrammarState | None], vocab_size: int) -> TokenMask | None:
@@ -129,21 +179,6 @@ def fill_mask(states: Sequence[GrammarState | None], vocab_size: int) -> TokenMa
     return TokenMask(rows=rows, bits=bits)
 
 
-def _compile(compiler: xgrammar.GrammarCompiler, grammar: Grammar) -> xgrammar.CompiledGrammar:
-    match grammar.kind:
-        case GrammarKind.JSON_SCHEMA:
-            check_schema(grammar.source)
-            return compiler.compile_json_schema(grammar.source)
-        case GrammarKind.JSON_OBJECT:
-            return compiler.compile_json_schema('{"type": "object"}', strict_mode=False)
-        case GrammarKind.REGEX:
-            return compiler.compile_regex(grammar.source)
-        case GrammarKind.CHOICE:
-            return compiler.compile_grammar(_choice_grammar(grammar.source))
-        case GrammarKind.EBNF:
-            return compiler.compile_grammar(grammar.source)
-
-
 def _choice_grammar(source: str) -> str:
     """EBNF for a JSON array of strings. JSON's string escapes are EBNF's too."""
     try:
@@ -155,28 +190,17 @@ def _choice_grammar(source: str) -> str:
     return "root ::= " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 
-def _tokenizer_info(
-    tokenizer: FastTokenizer | PreTrainedTokenizerFast, end_ids: list[int], vocab_size: int
-) -> xgrammar.TokenizerInfo:
-    backend = tokenizer if isinstance(tokenizer, FastTokenizer) else tokenizer.backend_tokenizer
-    detected = xgrammar.TokenizerInfo.from_huggingface(
-        PreTrainedTokenizerFast(tokenizer_object=backend), vocab_size=vocab_size, stop_token_ids=end_ids
-    )
+def _vocabulary(tokenizer: FastTokenizer, vocab_size: int) -> list[str]:
+    """Piece of every id of the model, as the tokenizer spells it; empty pieces are never allowed."""
     pieces = [""] * vocab_size
-    for piece, token in backend.get_vocab(with_added_tokens=True).items():
+    for piece, token in tokenizer.get_vocab(with_added_tokens=True).items():
         if token < vocab_size:
             pieces[token] = piece
-    # Control tokens are not text: an output that spells one would be shown without it. Empty pieces are never allowed.
-    for token, added in backend.get_added_tokens_decoder().items():
+    # Control tokens are not text: an output that spells one would be shown without it.
+    for token, added in tokenizer.get_added_tokens_decoder().items():
         if added.special and token < vocab_size:
             pieces[token] = ""
-    return xgrammar.TokenizerInfo(
-        pieces,
-        vocab_type=detected.vocab_type,
-        vocab_size=vocab_size,
-        stop_token_ids=end_ids,
-        add_prefix_space=detected.add_prefix_space,
-    )
+    return pieces
 
 
 def _reason(error: RuntimeError) -> str:
