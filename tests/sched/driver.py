@@ -180,11 +180,14 @@ class Driver:
             early = queued.blocks.intersection(fresh) if self.watch_blocks else ()
             assert not early, f"blocks {early} were handed out while step {queued.step.number} still uses them"
 
+    def owners(self, step: Step) -> list[tuple[str, int]]:
+        """(request_id, index) of each chunk, if the step is the last planned."""
+        return [self._owners[chunk.slot] for chunk in step.chunks]
+
     def _samplers(self, step: Step) -> set[tuple[str, int]]:
         """Sequences that sample in the step; a constrained one must know its last token when it runs."""
         samplers = {self._owners[row.slot] for row in step.samples}
-        runners = {self._owners[chunk.slot] for chunk in step.chunks} | samplers
-        for request_id, index in runners:
+        for request_id, index in {*self.owners(step), *samplers}:
             if self.requests[request_id].params.grammar is not None:
                 ahead = any((request_id, index) in queued.samplers for queued in self.queue)
                 assert not ahead, f"constrained {request_id} runs ahead of its sample"

@@ -10,7 +10,7 @@ from baton.sched.sequence import Sequence
 
 def admit_waiting(draft: StepDraft, roster: Roster) -> None:
     """Admit from the front of the queue. The first that does not fit holds back the others: nobody is overtaken."""
-    while draft.budget > 0 and roster.slots.num_free > 0 and not draft.closed:
+    while draft.budget > 0 and roster.slots.num_free > 0 and not draft.preempted:
         seq = roster.next_waiting()
         if seq is None or seq.num_in_flight > 0 or not _admit(draft, roster, seq):
             return

@@ -32,13 +32,11 @@ class StepDraft:
 
     Attributes:
         budget: tokens that still fit.
-        stalled: a sequence waits for quarantined blocks; nobody after it may take blocks in this step.
         preempted: this step took blocks from a sequence; nobody is admitted or forked in it.
     """
 
     number: int
     budget: int
-    stalled: bool = False
     preempted: bool = False
     admissions: list[Admission] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
@@ -46,11 +44,6 @@ class StepDraft:
     copies: list[tuple[int, int]] = field(default_factory=list)
     planned_chunks: list[Planned] = field(default_factory=list)
     planned_samples: list[Planned] = field(default_factory=list)
-
-    @property
-    def closed(self) -> bool:
-        """Blocks are short: nobody new comes in."""
-        return self.stalled or self.preempted
 
     def admit(self, seq: Sequence, blocks: tuple[int, ...]) -> None:
         """The sequence overwrites its slot's rows."""

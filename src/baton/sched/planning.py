@@ -48,11 +48,8 @@ def _make_room(draft: StepDraft, roster: Roster, seq: Sequence) -> tuple[int, ..
     cache = roster.cache
     num_tokens = seq.num_planned_tokens + 1
     missing = cache.missing(seq.key, num_tokens)
-    if missing > 0 and draft.stalled:
-        return None
     while (blocks := cache.grow(seq.key, num_tokens)) is None:
         if missing <= cache.pool.num_free + cache.pool.num_quarantined:
-            draft.stalled = True
             return None
         victim = roster.running[-1]
         assert cache.last_step(victim.key) < draft.number, f"victim {victim.order} is planned in step {draft.number}"
@@ -74,7 +71,7 @@ def _fork(draft: StepDraft, roster: Roster, parent: Sequence) -> None:
 
 
 def _start_fork(draft: StepDraft, roster: Roster, parent: Sequence, child: Sequence) -> bool:
-    if draft.closed or roster.slots.num_free == 0:
+    if draft.preempted or roster.slots.num_free == 0:
         return False
     forked = roster.cache.fork(parent.key, child.key, child.chain, child.num_prompt_tokens)
     if forked is None:
