@@ -174,6 +174,20 @@ def test_outputs_are_replayed_after_preemption(compiler: GrammarCompiler) -> Non
         compiled.start(outputs[1:])
 
 
+def test_a_grammar_that_the_vocabulary_cannot_spell_gets_stuck_and_says_so(compiler: GrammarCompiler) -> None:
+    # JSON strings cannot hold a raw tab, and this pattern allows nothing else.
+    schema = Grammar(kind=GrammarKind.JSON_SCHEMA, source=json.dumps({"type": "string", "pattern": "^a\t$"}))
+    state = compiler.compile(schema).start([TOKENIZER.token_to_id('"')])
+    assert allowed(state) == {TOKENIZER.token_to_id("a")}
+    assert not state.stuck
+    assert state.accept(TOKENIZER.token_to_id("a"))
+    assert allowed(state) == {EOS}
+    assert state.stuck
+    assert not state.ended
+    assert not state.accept(TOKENIZER.token_to_id("a"))
+    assert state.accept(EOS)
+
+
 def test_the_mask_names_the_rows_with_a_grammar(compiler: GrammarCompiler) -> None:
     state = compiler.compile(Grammar(kind=GrammarKind.REGEX, source="1")).start()
     assert fill_mask([None, None], MODEL_VOCAB) is None

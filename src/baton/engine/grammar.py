@@ -1,6 +1,7 @@
 """Constrained decoding through xgrammar: compiled grammars, the state of one sequence, and the step's mask.
 
 A mask needs every token before it, so a sequence with a grammar cannot be planned ahead of its sampled tokens.
+xgrammar and transformers are loaded with the first grammar.
 """
 
 from __future__ import annotations
@@ -9,28 +10,38 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
-import xgrammar
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from baton.core.errors import RequestError
 from baton.core.sampling import Grammar, GrammarKind
 from baton.engine.json_schema import check_schema
 from baton.layers.constraints import TokenMask
 
+if TYPE_CHECKING:
+    import xgrammar
+    from transformers import PreTrainedTokenizerFast
+
 _CACHE_BYTES = 128 << 20
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
 
 class GrammarState:
-    """Where one sequence stands in its grammar."""
+    """Where one sequence stands in its grammar.
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher, end_ids: frozenset[int]) -> None:
+    Attributes:
+        stuck: no token of the vocabulary can continue what the grammar demands (found by `fill`). Only the end is
+            allowed then, and the sequence must be reported as an error: its text is incomplete.
+    """
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher, end_ids: frozenset[int], vocab_size: int) -> None:
         self._matcher = matcher
         self._end_ids = end_ids
+        self._vocab_size = vocab_size
+        self.stuck = False
 
     @property
     def ended(self) -> bool:
@@ -39,7 +50,7 @@ class GrammarState:
 
     def accept(self, token_id: int) -> bool:
         """Move past a sampled token. False, and no move, if the grammar does not allow it."""
-        if self.ended:
+        if self.ended or self.stuck:
             return token_id in self._end_ids
         return bool(self._matcher.accept_token(token_id))
 
@@ -47,7 +58,11 @@ class GrammarState:
         """Write the tokens allowed next into row `row` of bits int32 [G, ceil(V / 32)] (host memory)."""
         if not self.ended:
             self._matcher.fill_next_token_bitmask(bits, row)
-            return
+            if self._vocab_size % 32:  # bits beyond the vocabulary are arbitrary
+                bits[row, -1] &= (1 << self._vocab_size % 32) - 1
+            self.stuck = not bits[row].any()
+            if not self.stuck:
+                return
         bits[row].fill_(0)
         for token in self._end_ids:
             bits[row, token // 32] |= _bit(token % 32)
@@ -56,9 +71,10 @@ class GrammarState:
 class CompiledGrammar:
     """A grammar compiled for one tokenizer. Immutable; shared by sequences."""
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar, end_ids: frozenset[int]) -> None:
+    def __init__(self, compiled: xgrammar.CompiledGrammar, end_ids: frozenset[int], vocab_size: int) -> None:
         self._compiled = compiled
         self._end_ids = end_ids
+        self._vocab_size = vocab_size
 
     def start(self, output_token_ids: Iterable[int] = ()) -> GrammarState:
         """State of a sequence that has produced these tokens (empty for a new one).
@@ -66,7 +82,9 @@ class CompiledGrammar:
         Raises:
             RequestError: the grammar does not allow them.
         """
-        state = GrammarState(xgrammar.GrammarMatcher(self._compiled), self._end_ids)
+        import xgrammar
+
+        state = GrammarState(xgrammar.GrammarMatcher(self._compiled), self._end_ids, self._vocab_size)
         for token in output_token_ids:
             if not state.accept(token):
                 raise RequestError(f"the output so far breaks the grammar at token {token}", param="grammar")
@@ -108,9 +126,11 @@ class GrammarCompiler:
             )
         try:
             compiled = self._compile(grammar)
+        except ModuleNotFoundError as error:
+            raise RequestError(f"grammar needs the package {error.name}: pip install it", param="grammar") from error
         except RuntimeError as error:
             raise RequestError(f"bad {grammar.kind.value} grammar: {_reason(error)}", param="grammar") from error
-        return CompiledGrammar(compiled, self._end_ids)
+        return CompiledGrammar(compiled, self._end_ids, self._vocab_size)
 
     def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:
         match grammar.kind:
@@ -142,11 +162,16 @@ class GrammarCompiler:
         return self._compiler(pieces)
 
     def _compiler(self, pieces: list[str]) -> xgrammar.GrammarCompiler:
+        import xgrammar
+
         return xgrammar.GrammarCompiler(
             self._info(pieces), max_threads=self._max_threads, cache_limit_bytes=_CACHE_BYTES
         )
 
     def _info(self, pieces: list[str]) -> xgrammar.TokenizerInfo:
+        import xgrammar
+        from transformers import PreTrainedTokenizerFast
+
         ends = sorted(self._end_ids)
         detected = xgrammar.TokenizerInfo.from_huggingface(
             PreTrainedTokenizerFast(tokenizer_object=self._tokenizer),
