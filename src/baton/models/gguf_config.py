@@ -106,7 +106,6 @@ def _moe(file: GgufFile, arch: str) -> MoeConfig | None:
         return None
     if file.get(f"{arch}.expert_shared_count", int):
         raise ModelError(f"{file.path}: shared experts are not supported")
-    layers = range(file.require(f"{arch}.block_count", int))
     normed = file.get(f"{arch}.expert_weights_norm", bool)
     return MoeConfig(
         num_experts=file.require(f"{arch}.expert_count", int),
@@ -114,7 +113,6 @@ def _moe(file: GgufFile, arch: str) -> MoeConfig | None:
         intermediate_size=file.require(f"{arch}.expert_feed_forward_length", int),
         # The format leaves it out for this architecture: every published model of it has true.
         norm_topk_prob=True if normed is None else normed,
-        mlp_only_layers=tuple(i for i in layers if f"blk.{i}.ffn_gate_exps.weight" not in file.tensors),
     )
 
 
