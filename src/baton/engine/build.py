@@ -163,7 +163,13 @@ def _size(options: EngineOptions, model_max_len: int, layout: BlockLayout, devic
 
 
 def _available_memory_bytes() -> int:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Memory that can be had without swapping: free, or held by caches (Linux; elsewhere what is free)."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    (kib,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return int(kib) * 1024
 
 
 def _log_start(

@@ -207,6 +207,15 @@ class LLM:
             params = replace(params, bad_words=(), bad_words_token_ids=params.bad_words_token_ids + words)
         return params
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            RequestError: it has none.
+        """
+        return self._tokenizer("text")
+
     def _tokenizer(self, need: str) -> Tokenizer:
         if self._parts.tokenizer is None:
             raise RequestError(f"{need} needs a tokenizer and the model has none; give token ids", param="prompt")

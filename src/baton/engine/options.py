@@ -51,7 +51,7 @@ class EngineOptions:
         formats = [item.value for item in LoadFormat]
         if self.load_format not in formats:
             raise ConfigError(f"load_format must be one of {', '.join(formats)}, got {self.load_format!r}")
-        for name in ("block_size", "kv_cache_tokens", "max_model_len"):
+        for name in ("block_size", "kv_cache_tokens", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
