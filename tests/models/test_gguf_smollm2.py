@@ -46,8 +46,8 @@ def test_config(config: ModelConfig) -> None:
 def test_weights_against_the_library_reader(path: Path, config: ModelConfig) -> None:
     """Every parameter of transformers' LlamaForCausalLM is there with its shape, and holds the stored values.
 
-    Values are compared in three layers and outside of layers; names and shapes everywhere. q and k must differ from the stored rows exactly by the order within a head: stored row 2i is row i, stored row
-    2i + 1 is row i + half.
+    Values are compared in three layers and outside of layers; names and shapes everywhere. q and k must differ from
+    the stored rows exactly by the order within a head: stored row 2i is row i, stored row 2i + 1 is row i + half.
     """
     with torch.device("meta"):
         oracle = LlamaForCausalLM(
