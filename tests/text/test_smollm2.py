@@ -84,6 +84,7 @@ def many_texts(texts: list[str]) -> list[str]:
     return [*fixed, *mixed, *("".join(rng.choices(characters, k=40)) for _ in range(30))]
 
 
+@pytest.mark.torch  # transformers needs it to read GGUF
 def test_ids_and_text(ours: Tokenizer, oracle: PreTrainedTokenizerBase, texts: list[str]) -> None:
     all_texts = many_texts(texts)
     assert len(all_texts) >= 100
@@ -111,6 +112,7 @@ def test_stream_of_real_texts(ours: Tokenizer, texts: list[str]) -> None:
         assert "".join(pieces) + stream.finish() == text
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("chat", CHATS)
 @pytest.mark.parametrize("prompt", [True, False])
 def test_chat(ours: Tokenizer, oracle: PreTrainedTokenizerBase, chat: list[dict[str, str]], prompt: bool) -> None:
