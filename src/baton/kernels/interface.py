@@ -42,6 +42,12 @@ class AttentionBatch:
         decode_lens: int64 [B], KV tokens of each decode, the new one included.
         decode_mask: bool [B, 1, 1, W * S], True where a key may be seen.
         prefills: in row order, after the decodes.
+        decode_bias: [B, 1, 1, W * S] in the dtype of KV, 0 where decode_mask, else -inf.
+        decode_unseen: int64 [any], the places of decode_mask, flattened, that are False.
+
+    The last two are decode_mask said otherwise, for kernels that would have to derive them in every layer. They may be
+    None; then such kernels do derive them. Worth filling on the CPU for B > 1; not on a GPU (its size is not known
+    there without waiting).
     """
 
     num_decodes: int
@@ -51,6 +57,8 @@ class AttentionBatch:
     decode_lens: Tensor
     decode_mask: Tensor
     prefills: tuple[PrefillSpan, ...]
+    decode_bias: Tensor | None = None
+    decode_unseen: Tensor | None = None
 
 
 class Kernels(Protocol):
