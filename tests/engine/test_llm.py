@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from baton import LLM, Grammar, GrammarKind, SamplingParams
 from baton.core.errors import ConfigError, ModelError, RequestError
-from tests.engine.conftest import END, VOCAB
+from tests.conftest import END, VOCAB
 
 pytestmark = pytest.mark.torch
 
@@ -23,9 +23,7 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "async"])
 def llm(request: pytest.FixtureRequest, text_model: Path) -> Iterator[LLM]:
-    with LLM(
-        text_model, max_model_len=200, dtype="float32", device="cpu", async_scheduling=request.param
-    ) as engine:
+    with LLM(text_model, max_model_len=200, dtype="float32", device="cpu", async_scheduling=request.param) as engine:
         yield engine
 
 

@@ -208,6 +208,11 @@ class LLM:
         return params
 
     @property
+    def vocab_size(self) -> int:
+        """Rows of the model's output; token ids are below it."""
+        return self._parts.vocab_size
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer.
 
