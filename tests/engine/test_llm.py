@@ -241,5 +241,5 @@ def test_options_that_cannot_work_are_refused(text_model: Path, tmp_path: Path) 
     ]:
         with pytest.raises((ConfigError, ModelError), match=words):
             LLM(text_model, **{"device": "cpu", **options})
-    with pytest.raises(ModelError, match="config.json"):
+    with pytest.raises(ModelError, match=r"config\.json"):
         LLM(tmp_path)

@@ -1,4 +1,4 @@
-"""Greedy tokens of the whole engine equal transformers', however the scheduler cuts, mixes, reuses or repeats the work."""
+"""Greedy tokens of the engine equal those of transformers, however the work is cut, mixed, reused or repeated."""
 
 from __future__ import annotations
 
