@@ -127,6 +127,9 @@ def test_experts() -> None:
     # (layer + 1) % 2 == 0 gives layers 1 and 3; 3 is taken out again.
     assert [config.is_moe_layer(i) for i in range(4)] == [False, True, False, False]
     assert small("Qwen3MoeForCausalLM", num_experts=0).moe is None
+    renamed = {**moe, "num_local_experts": moe["num_experts"]}
+    del renamed["num_experts"]
+    assert small("Qwen3MoeForCausalLM", **renamed).moe == small("Qwen3MoeForCausalLM", **moe).moe
 
 
 @pytest.mark.parametrize(
@@ -172,6 +175,7 @@ def test_sliding_windows_are_refused(architecture: str, more: dict[str, Any]) ->
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config 'awq' is not supported"),
         ({"torch_dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn' is not supported.*bfloat16"),
         ({"hidden_size": None}, "an integer 'hidden_size', got None"),
+        ({"rms_norm_eps": None}, "a number 'rms_norm_eps', got None"),
         ({"num_hidden_layers": 0}, "num_layers must be at least 1"),
         ({"num_key_value_heads": 5}, "num_attention_heads=32 is not a multiple of num_key_value_heads=5"),
         ({"eos_token_id": "</s>"}, "expected token ids, got '</s>'"),

@@ -81,6 +81,10 @@ def test_context(scaling: dict[str, Any], context: int) -> None:
         ({"rope_scaling": {"rope_type": "linear"}}, "'linear' needs a number 'factor', got None"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "'low_freq_factor'"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "factor must be positive"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "big"}}, "'yarn' needs a number 'factor', got 'big'"),
+        ({"rope_scaling": {"rope_type": "yarn", "beta_fast": 0}}, "beta_fast must be positive, got 0.0"),
+        ({"rope_theta": "x"}, "needs a number 'rope_theta', got 'x'"),
+        ({"rope_scaling": [1]}, "rope_scaling must be an object"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, r"per layer type \(full_attention\)"),
     ],
@@ -93,6 +97,11 @@ def test_refusals_say_what(hf: dict[str, Any], words: str) -> None:
 def test_odd_heads_cannot_be_rotated() -> None:
     with pytest.raises(ModelError, match="even number"):
         RopeConfig(rotary_dim=7, max_positions=16)
+
+
+def test_frequency_factors_stand_alone() -> None:
+    with pytest.raises(ModelError, match="cannot be combined with rope type 'linear'"):
+        RopeConfig(kind=RopeKind.LINEAR, rotary_dim=4, max_positions=16, freq_factors=(1.0, 2.0))
 
 
 def test_frequency_factors_must_fit_the_head() -> None:

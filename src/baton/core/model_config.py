@@ -30,6 +30,12 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "Qwen3ForCausalLM": {**_QWEN, "sliding_window": 4096, "max_window_layers": 28, "head_dim": 128},
     "Qwen3MoeForCausalLM": {**_QWEN, "sliding_window": 4096, "num_key_value_heads": 4},
 }
+_MOE_DEFAULTS = {
+    "num_local_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "decoder_sparse_step": 1,
+}
 _BY_MODEL_TYPE = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -168,7 +174,7 @@ class ModelConfig:
             head_dim=head_dim,
             vocab_size=_int(hf, "vocab_size"),
             rope=rope,
-            rms_norm_eps=float(hf.get("rms_norm_eps", 1e-6)),
+            rms_norm_eps=_float(hf, "rms_norm_eps", 1e-6),
             tie_word_embeddings=bool(hf.get("tie_word_embeddings", False)),
             **_biases(hf, architecture),
             qk_norm=architecture.startswith("Qwen3"),
@@ -177,7 +183,7 @@ class ModelConfig:
             dtype=_dtype(hf),
             eos_token_ids=_ids(eos if eos is not None else hf.get("eos_token_id")),
             bos_token_id=next(iter(_ids(hf.get("bos_token_id"))), None),
-            initializer_range=float(hf.get("initializer_range", 0.02)),
+            initializer_range=_float(hf, "initializer_range", 0.02),
         )
 
 
@@ -235,15 +241,17 @@ def _biases(hf: Mapping[str, Any], architecture: str) -> dict[str, bool]:
 
 
 def _moe(hf: Mapping[str, Any]) -> MoeConfig | None:
-    experts = hf.get("num_experts", hf.get("num_local_experts", 128))
+    hf = {**_MOE_DEFAULTS, **hf}
+    # Newer files may use the second name.
+    experts = _int(hf, "num_experts") if "num_experts" in hf else _int(hf, "num_local_experts")
     if not experts:
         return None
     return MoeConfig(
-        num_experts=int(experts),
-        top_k=int(hf.get("num_experts_per_tok", 8)),
-        intermediate_size=int(hf.get("moe_intermediate_size", 768)),
+        num_experts=experts,
+        top_k=_int(hf, "num_experts_per_tok"),
+        intermediate_size=_int(hf, "moe_intermediate_size"),
         norm_topk_prob=bool(hf.get("norm_topk_prob", False)),
-        decoder_sparse_step=int(hf.get("decoder_sparse_step", 1)),
+        decoder_sparse_step=_int(hf, "decoder_sparse_step"),
         mlp_only_layers=tuple(hf.get("mlp_only_layers") or ()),
     )
 
@@ -266,6 +274,13 @@ def _int(hf: Mapping[str, Any], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ModelError(f"config.json needs an integer {name!r}, got {value!r}")
     return value
+
+
+def _float(hf: Mapping[str, Any], name: str, default: float) -> float:
+    value = hf.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ModelError(f"config.json needs a number {name!r}, got {value!r}")
+    return float(value)
 
 
 def _unsupported(what: str, got: object, supported: Mapping[str, Any] | tuple[str, ...]) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 from baton.core.errors import ModelError
 
+_ORIGINAL = "original_max_position_embeddings"
+
 
 class RopeKind(Enum):
     """How frequencies are stretched for longer contexts. Values are Hugging Face's `rope_type`."""
@@ -59,6 +61,8 @@ class RopeConfig:
             raise ModelError(f"rotary embeddings need an even number of dimensions >= 2, got {self.rotary_dim}")
         if self.freq_factors and len(self.freq_factors) != self.rotary_dim // 2:
             raise ModelError(f"expected {self.rotary_dim // 2} rope frequency factors, got {len(self.freq_factors)}")
+        if self.freq_factors and self.kind is not RopeKind.DEFAULT:
+            raise ModelError(f"rope frequency factors cannot be combined with rope type {self.kind.value!r}")
         _require(self.theta > 0, "rope_theta", "must be positive", self.theta)
         _require(self.factor > 0, "rope factor", "must be positive", self.factor)
         if self.kind in (RopeKind.LLAMA3, RopeKind.YARN):
@@ -66,6 +70,10 @@ class RopeConfig:
         if self.kind is RopeKind.LLAMA3:
             low, high = self.low_freq_factor, self.high_freq_factor
             _require(0 < low < high, "low_freq_factor", f"must be in (0, high_freq_factor={high})", low)
+        if self.kind is RopeKind.YARN:
+            _require(self.theta > 1, "rope_theta", "must be greater than 1 for yarn", self.theta)
+            _require(self.beta_slow > 0, "beta_slow", "must be positive", self.beta_slow)
+            _require(self.beta_fast > 0, "beta_fast", "must be positive", self.beta_fast)
         if self.kind is RopeKind.DYNAMIC:
             _require(self.rotary_dim > 2, "head_dim", "must be greater than 2 for dynamic rope", self.rotary_dim)
 
@@ -89,20 +97,24 @@ def rope_from_hf(hf: Mapping[str, Any], *, head_dim: int, max_positions: int) ->
     Raises:
         ModelError: a kind or a partial rotation that is not supported, or a number that is missing.
     """
-    params: dict[str, Any] = dict(hf.get("rope_scaling") or hf.get("rope_parameters") or {})
+    found = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
+    if not isinstance(found, Mapping):
+        raise ModelError(f"rope_scaling must be an object, got {found!r}")
+    # null means absent.
+    params = {name: value for name, value in found.items() if value is not None}
     kind = _kind(params)
     partial = params.get("partial_rotary_factor", hf.get("partial_rotary_factor")) or 1.0
     if partial != 1.0:
         raise ModelError(f"partial_rotary_factor={partial} is not supported for this architecture; it must be 1.0")
     common: dict[str, Any] = {
         "kind": kind,
-        "theta": float(params.get("rope_theta") or hf.get("rope_theta") or 10000.0),
+        "theta": _number({"rope_theta": hf.get("rope_theta") or 10000.0, **params}, "rope_theta", kind),
         "rotary_dim": head_dim,
         "max_positions": max_positions,
     }
     # A value beside the rope dictionary wins over one inside, as in transformers.
-    outer = hf.get("original_max_position_embeddings") or params.get("original_max_position_embeddings")
-    original = int(outer or max_positions)
+    outer = hf.get(_ORIGINAL) or params.get(_ORIGINAL)
+    original = int(_number({_ORIGINAL: outer or max_positions}, _ORIGINAL, kind))
     if kind is RopeKind.DEFAULT:
         return RopeConfig(**common)
     if kind is RopeKind.YARN:
@@ -131,18 +143,19 @@ def _kind(params: Mapping[str, Any]) -> RopeKind:
 
 
 def _yarn(params: Mapping[str, Any], original: int, max_positions: int) -> dict[str, Any]:
-    attention_factor = params.get("attention_factor")
-    truncate = params.get("truncate", True)
-    return {
-        "original_max_positions": original,
-        "factor": float(params.get("factor") or max_positions / original),
-        "beta_fast": float(params.get("beta_fast") or 32.0),
-        "beta_slow": float(params.get("beta_slow") or 1.0),
-        "truncate": bool(truncate),
-        "attention_factor": None if attention_factor is None else float(attention_factor),
-        "mscale": float(params.get("mscale") or 0.0),
-        "mscale_all_dim": float(params.get("mscale_all_dim") or 0.0),
+    defaults = {
+        "factor": max_positions / original,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 0.0,
+        "mscale_all_dim": 0.0,
     }
+    numbers = {**defaults, **params}
+    names = list(defaults)
+    if "attention_factor" in params:
+        names.append("attention_factor")
+    read = {name: _number(numbers, name, RopeKind.YARN) for name in names}
+    return {**read, "original_max_positions": original, "truncate": bool(params.get("truncate", True))}
 
 
 def _number(params: Mapping[str, Any], name: str, kind: RopeKind) -> float:

@@ -23,7 +23,11 @@ class Collective(Protocol):
 
 
 class TorchCollective:
-    """`Collective` over a torch.distributed group (gloo or NCCL)."""
+    """`Collective` over a torch.distributed group (gloo or NCCL).
+
+    Drop it (and the model that holds it) before `destroy_process_group`: a gloo group that lives until the interpreter
+    ends sometimes aborts the process there.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
