@@ -49,17 +49,14 @@ def test_decodes_come_first_and_prefills_share_what_is_left() -> None:
 
 
 def test_a_prefill_that_is_first_moves_even_if_decodes_could_take_the_whole_budget() -> None:
-    run = driver(budget=2, max_num_seqs=4)
-    run.add(request("d0", 1))
-    run.add(request("d1", 1, first=9))
-    now(run)
+    run = driver(budget=2, depth=2)
+    for first, request_id in enumerate("ab"):
+        run.add(request(request_id, 1, first=9 * first, grammar=Grammar(kind=GrammarKind.JSON_OBJECT)))
+    step_of(run)
     run.add(request("urgent", 5, first=50, priority=-1))
-    assert chunks(now(run)) == [(0, 1, 1), (1, 1, 1)]  # no budget left to admit it
-    run.finish("d1")
-    assert chunks(now(run)) == [(0, 2, 1), (1, 0, 1)]  # admitted in the freed slot
-    run.add(request("d2", 1, first=70, priority=-2))
-    step = now(run)
-    assert (1, 1, 1) in chunks(step)
+    assert chunks(step_of(run)) == [(2, 0, 2)]  # "a" and "b" wait for their samples
+    run.commit()
+    assert chunks(step_of(run)) == [(0, 1, 1), (2, 2, 1)]  # one token of the budget is kept from "b"
     run.drain()
 
 
@@ -83,7 +80,46 @@ def test_the_last_in_order_gives_way_and_nobody_comes_in_with_its_blocks() -> No
     assert run.scheduler.stats().num_preemptions == 1
     assert chunks(step) == [(0, 8, 1), (1, 8, 1)]  # two of the three blocks of "last"
     assert step.admissions == ()
-    assert [a.request.request_id for a in now(run).admissions] == []  # "last" is before "new" and does not fit
+    assert now(run).admissions == ()  # "last" is before "new" and does not fit
+    run.drain()
+
+
+def test_nobody_comes_in_with_the_blocks_of_a_victim_even_if_it_goes_first() -> None:
+    run = driver(num_blocks=5, max_model_len=20)
+    run.add(request("first", 8, max_tokens=9))
+    run.add(request("last", 11, first=40, priority=2, max_tokens=9))
+    now(run)
+    run.add(request("new", 1, first=70, priority=1))
+    step = now(run)
+    assert run.scheduler.stats().num_preemptions == 1
+    assert (chunks(step), step.admissions) == ([(0, 8, 1)], ())
+    assert run.scheduler.cache.usage.free == 2
+    assert [a.request.request_id for a in now(run).admissions] == ["new"]
+    run.drain()
+
+
+def test_a_step_of_an_earlier_run_publishes_nothing() -> None:
+    run = driver(num_blocks=14, max_model_len=40, budget=12, depth=5)
+    run.add(request("json", 28, grammar=Grammar(kind=GrammarKind.JSON_OBJECT)))
+    step_of(run)
+    step_of(run)
+    run.add(request("first", 7, first=30, priority=-1))
+    last = request("last", 17, first=50, priority=1)
+    run.add(last)
+    assert chunks(step_of(run)) == [(0, 24, 4), (1, 0, 7), (2, 0, 1)]
+    assert chunks(step_of(run)) == [(1, 7, 1), (2, 1, 11)]
+    assert not run.schedule()  # "first" needs a block, so "last" is preempted with a chunk in flight
+    for _ in range(3):
+        run.commit()
+    run.finish("json")  # not in the step that is left: its blocks are free at once
+    step = step_of(run)
+    assert [a.request.request_id for a in step.admissions] == ["last"]
+    assert chunks(step) == [(1, 8, 1), (0, 0, 11)]
+    run.commit()
+    cache = run.scheduler.cache
+    assert cache.find_hit(cache.chain("", 9), last.prompt_token_ids) == []
+    run.commit()
+    assert len(cache.find_hit(cache.chain("", 9), last.prompt_token_ids)) == 2
     run.drain()
 
 
@@ -217,6 +253,13 @@ def test_a_sibling_takes_over_when_the_first_is_aborted_in_its_prefill() -> None
     run.drain()
 
 
+def test_prompt_logprobs_are_asked_of_chunks_that_a_prompt_token_follows() -> None:
+    run = driver(budget=4)
+    run.add(request("r", 5, max_tokens=3, prompt_logprobs=2))
+    assert [now(run).chunks[0].prompt_logprobs for _ in range(3)] == [2, None, None]
+    run.drain()
+
+
 def test_prompt_logprobs_start_again_after_a_preemption_in_prefill() -> None:
     run = driver(num_blocks=5, max_model_len=20, budget=4, depth=2)
     run.add(request("first", 4, max_tokens=12))
@@ -229,3 +272,16 @@ def test_prompt_logprobs_start_again_after_a_preemption_in_prefill() -> None:
     assert run.scheduler.stats().num_preemptions >= 1
     run.drain()  # the driver checks the delivered list
     assert run.outcomes["asks", 0].tokens != []
+
+
+def test_the_first_in_order_moves_in_every_step_whatever_arrives() -> None:
+    run = driver(num_blocks=8, budget=5)
+    run.add(request("old", 7, max_tokens=20))
+    for number in range(21):  # two steps of prefill, the second samples; then 19 decodes
+        run.add(request(f"new{number}", 3 + number % 5, first=40 * number, max_tokens=20))
+        assert run.outcomes["old", 0].reason is None
+        now(run)
+    assert len(run.outcomes["old", 0].tokens) == 20
+    assert run.outcomes["old", 0].reason is not None
+    assert run.scheduler.stats().num_preemptions > 0
+    run.drain()
