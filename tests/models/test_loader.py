@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.models.harness import TINY, Cache, load, prompt, save_oracle
 from torch import Tensor
 from transformers import LlamaConfig, Qwen3MoeConfig
 
@@ -20,6 +19,7 @@ from baton.kernels.interface import LinearOp
 from baton.kernels.torch_twin import TorchKernels
 from baton.layers.shard import Shard
 from baton.models.loader import resolve_format
+from tests.models.harness import TINY, Cache, load, prompt, save_oracle
 
 pytestmark = pytest.mark.torch
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.models.harness import TINY, Cache, load, prompt, save_oracle
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3MoeConfig
 
 from baton.core.config import LoadFormat
 from baton.layers.shard import Shard
+from tests.models.harness import TINY, Cache, load, prompt, save_oracle
 
 pytestmark = pytest.mark.torch
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.harness import TINY, Cache, load, prompt, save_oracle
 from torch import Tensor
 from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+
+from tests.models.harness import TINY, Cache, load, prompt, save_oracle
 
 pytestmark = pytest.mark.torch
 
