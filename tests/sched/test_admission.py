@@ -1,10 +1,9 @@
 """Who comes in, and when."""
 
-from tests.sched.driver import Driver, Setup
-
 from baton.core.request import Request
 from baton.core.sampling import SamplingParams
 from baton.core.step import Step
+from tests.sched.driver import Driver, Setup
 
 
 def driver(**sizes: object) -> Driver:

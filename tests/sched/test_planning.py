@@ -1,10 +1,9 @@
 """Which running sequences run, who gives way, and how siblings branch off."""
 
-from tests.sched.driver import Driver, Setup
-
 from baton.core.request import Request
 from baton.core.sampling import Grammar, GrammarKind, SamplingParams
 from baton.core.step import Step
+from tests.sched.driver import Driver, Setup
 
 
 def driver(**sizes: object) -> Driver:

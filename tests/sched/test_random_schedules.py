@@ -9,10 +9,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.sched.driver import Driver, Setup, expected, random_request, random_setup, run_random
 
 from baton.cache.pool import BlockPool
 from baton.core.request import FinishReason
+from tests.sched.driver import Driver, Setup, expected, random_request, random_setup, run_random
 
 FAST, BULK = range(400), range(400, 10_400)
 
