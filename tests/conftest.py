@@ -1,10 +1,13 @@
-"""A tiny model with a tokenizer, for tests of the Python front."""
+"""The device under test, and a tiny model with a tokenizer for tests of the Python front."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+DEVICE = os.environ.get("BATON_TEST_DEVICE", "cpu")
 
 BYTES = 256
 END, START = 256, 257

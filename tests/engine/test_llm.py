@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from baton import LLM, Grammar, GrammarKind, SamplingParams
 from baton.core.errors import ConfigError, ModelError, RequestError
-from tests.conftest import END, VOCAB
+from tests.conftest import DEVICE, END, VOCAB
 
 pytestmark = pytest.mark.torch
 
@@ -23,7 +23,7 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "async"])
 def llm(request: pytest.FixtureRequest, text_model: Path) -> Iterator[LLM]:
-    with LLM(text_model, max_model_len=200, dtype="float32", device="cpu", async_scheduling=request.param) as engine:
+    with LLM(text_model, max_model_len=200, dtype="float32", device=DEVICE, async_scheduling=request.param) as engine:
         yield engine
 
 
@@ -240,6 +240,6 @@ def test_options_that_cannot_work_are_refused(text_model: Path, tmp_path: Path) 
         ({"load_format": "gguf"}, "gguf"),
     ]:
         with pytest.raises((ConfigError, ModelError), match=words):
-            LLM(text_model, **{"device": "cpu", **options})
+            LLM(text_model, **{"device": DEVICE, **options})
     with pytest.raises(ModelError, match=r"config\.json"):
         LLM(tmp_path)

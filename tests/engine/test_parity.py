@@ -10,6 +10,7 @@ import torch
 from transformers import GenerationConfig
 
 from baton import LLM, SamplingParams
+from tests.conftest import DEVICE
 from tests.models.harness import prompt, save_oracle
 from tests.models.test_transformer import CONFIGS
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.torch
 NUM_OUTPUT = 64
 LENGTHS = (90, 1, 16, 17, 33)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT, ignore_eos=True)
-BOUND = {"max_model_len": 160, "dtype": "float32", "device": "cpu"}
+BOUND = {"max_model_len": 160, "dtype": "float32", "device": DEVICE}
 
 RUNS: dict[str, dict[str, Any]] = {
     "whole": {},

@@ -9,12 +9,13 @@ import pytest
 from transformers import LlamaConfig
 
 from baton import LLM, SamplingParams
+from tests.conftest import DEVICE
 from tests.models.harness import TINY, prompt, save_oracle
 
 pytestmark = pytest.mark.torch
 
 NUM_OUTPUT = 40
-BOUND = {"max_model_len": 160, "dtype": "float32", "device": "cpu"}
+BOUND = {"max_model_len": 160, "dtype": "float32", "device": DEVICE}
 # One of each feature that reads the sequence's history or truncates the distribution.
 FLAVOURS: list[dict[str, Any]] = [
     {"temperature": 1.0},

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from baton import LLM, SamplingParams
+from tests.conftest import DEVICE
 
 FILE = Path(os.environ.get("BATON_SMOLLM2", Path.home() / ".cache/baton/SmolLM2-135M-Instruct.Q4_1.gguf"))
 pytestmark = [
@@ -47,7 +48,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(FILE, dtype="float32", device="cpu", max_model_len=512, max_num_seqs=20) as engine:
+    with LLM(FILE, dtype="float32", device=DEVICE, max_model_len=512, max_num_seqs=20) as engine:
         yield engine
 
 

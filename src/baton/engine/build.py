@@ -115,7 +115,7 @@ def build_engine(options: EngineOptions) -> EngineParts:
                 block_tokens=layout.block_tokens,
                 num_blocks=size.num_blocks,
                 enable_prefix_caching=options.enable_prefix_caching,
-                fingerprint=config.fingerprint(str(loaded.dtype)),
+                fingerprint=config.fingerprint(str(loaded.dtype).removeprefix("torch.")),
             )
         ),
     )
