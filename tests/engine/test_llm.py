@@ -210,6 +210,14 @@ def test_regex_and_choice_in_one_batch_with_free_text(llm: LLM) -> None:
     assert free == alone
 
 
+def test_a_grammar_that_no_token_can_continue_ends_in_an_error(llm: LLM) -> None:
+    """The schema demands a raw tab inside a JSON string, which JSON forbids: after `"a` nothing is allowed."""
+    grammar = Grammar(kind=GrammarKind.JSON_SCHEMA, source=json.dumps({"type": "string", "pattern": "^a\tb$"}))
+    stuck, free = llm.generate([PROMPT] * 2, [SamplingParams(grammar=grammar, seed=1), sampled()])
+    assert (stuck.text, stuck.finish_reason) == ('"a', "error")
+    assert free.finish_reason == "length"
+
+
 @pytest.mark.parametrize(
     ("prompt", "params", "param"),
     [

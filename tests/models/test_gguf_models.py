@@ -10,13 +10,13 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tests.models.harness import TINY, Cache, load, prompt, save_oracle
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from baton.core.errors import ModelError
 from baton.core.model_config import ModelConfig
 from baton.core.rope_config import RopeKind
 from baton.models.gguf import gguf_config, gguf_weights
+from tests.models.harness import TINY, Cache, load, prompt, save_oracle
 
 pytestmark = pytest.mark.torch
 

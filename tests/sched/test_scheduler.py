@@ -212,3 +212,22 @@ def test_stats() -> None:
         prefix_query_tokens=6,
         prefix_hit_tokens=0,
     )
+
+
+def test_a_failed_sample_ends_its_sequence_in_an_error_and_no_other() -> None:
+    scheduler = make()
+    scheduler.add(request("bad", prompt=3))
+    scheduler.add(request("good", prompt=3))
+    step = planned(scheduler)
+    result = StepResult(
+        number=step.number,
+        token_ids=(1, 2),
+        logprobs=(None, None),
+        prompt_logprobs=((), ()),
+        failed=frozenset({0}),
+    )
+    bad, good = scheduler.commit(step, result)
+    assert (bad.request_id, bad.token_ids, bad.finish_reason) == ("bad", (), FinishReason.ERROR)
+    assert (good.request_id, good.token_ids, good.finish_reason) == ("good", (2,), None)
+    scheduler.check()
+    assert scheduler.stats().num_running == 1

@@ -119,14 +119,19 @@ class ModelRunner:
         if self._kv.is_cuda:
             torch.cuda.current_stream(self._kv.device).synchronize()
         token_ids = [] if sampled is None else sampled.token_ids.tolist()
-        for row, token in zip(step.samples, token_ids, strict=True):
+        failed = set()
+        for place, (row, token) in enumerate(zip(step.samples, token_ids, strict=True)):
             state = self._grammar_states[row.slot]
-            if state is not None:
-                accepted = state.accept(token)
-                assert accepted, f"step {step.number} sampled token {token} against its grammar"
+            if state is None:
+                continue
+            accepted = state.accept(token)
+            assert accepted, f"step {step.number} sampled token {token} against its grammar"
+            if state.stuck:
+                failed.add(place)
         return StepResult(
             number=step.number,
             token_ids=tuple(token_ids),
             logprobs=() if sampled is None else sampled.logprob_values(),
             prompt_logprobs=prompt_logprobs,
+            failed=frozenset(failed),
         )

@@ -142,7 +142,7 @@ class Scheduler:
         """The oldest step in flight has completed, copies included: take its tokens.
 
         Returns:
-            One delta per live sequence that got a token, in the order of step.samples.
+            One delta per live sequence that got a token or failed, in the order of step.samples.
         """
         draft = self._in_flight.popleft()
         assert draft.number == step.number == result.number, (draft.number, step.number, result.number)
@@ -151,9 +151,15 @@ class Scheduler:
             planned.gathered.extend(logprobs)
             self._commit_computed(planned)
         deltas = []
-        for planned, token, logprob in zip(draft.planned_samples, result.token_ids, result.logprobs, strict=True):
-            if planned.seq.status is not Status.FINISHED:
-                self._commit_computed(planned)
+        outcomes = zip(draft.planned_samples, result.token_ids, result.logprobs, strict=True)
+        for place, (planned, token, logprob) in enumerate(outcomes):
+            if planned.seq.status is Status.FINISHED:
+                continue
+            self._commit_computed(planned)
+            if place in result.failed:
+                self._end(planned.seq)
+                deltas.append(_delta(planned.seq, FinishReason.ERROR))
+            else:
                 deltas.append(self._commit_token(planned, token, logprob))
         return deltas
 

@@ -1,6 +1,6 @@
 """What each token id adds to the text: its bytes or characters, read from the tokenizer's own decoder settings.
 
-Two families of decoders are known, and between them serve all models here:
+In two families of decoders every token has a text of its own, and nearly all models use one of them:
 - byte-level (GPT-2, Llama 3, Qwen, SmolLM): a token is a run of bytes, the text is all bytes read as UTF-8;
 - SentencePiece (Llama 2, Mistral): a token is text in which a mark stands for a space; <0x..> tokens are bytes, and
   a run of them is text only if the whole run is valid UTF-8.
@@ -15,9 +15,8 @@ from typing import Any
 
 import tokenizers
 
-from baton.core.errors import ModelError
-
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+"""A token that stands for one byte where the decoder has byte fallback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,37 +37,44 @@ class DecoderRules:
     strip_count: int = 0
 
 
-def decoder_rules(backend: tokenizers.Tokenizer) -> DecoderRules:
-    """Read the rules of a tokenizer's decoder.
+def decoder_steps(backend: tokenizers.Tokenizer) -> list[dict[str, Any]] | None:
+    """Settings of the decoder's steps, nested sequences laid out flat; None without a decoder."""
+    return None if backend.decoder is None else _flat(json.loads(backend.decoder.__getstate__()))
 
-    Raises:
-        ModelError: a decoder of another family; names it.
-    """
-    if backend.decoder is None:
-        raise ModelError("the tokenizer has no decoder; supported: ByteLevel, or a SentencePiece sequence")
-    state = json.loads(backend.decoder.__getstate__())
-    steps: list[dict[str, Any]] = state["decoders"] if state["type"] == "Sequence" else [state]
-    kinds = [step["type"] for step in steps]
-    if kinds == ["ByteLevel"]:
+
+def _flat(state: dict[str, Any]) -> list[dict[str, Any]]:
+    if state["type"] != "Sequence":
+        return [state]
+    return [step for inner in state["decoders"] for step in _flat(inner)]
+
+
+def decoder_rules(backend: tokenizers.Tokenizer) -> DecoderRules | None:
+    """The rules of a tokenizer's decoder; None for a decoder of another family."""
+    steps = decoder_steps(backend)
+    if steps is None:
+        return None
+    if [step["type"] for step in steps] == ["ByteLevel"]:
         return DecoderRules(byte_level=True)
-    return _sentencepiece_rules(steps, kinds)
+    return _sentencepiece_rules(steps)
 
 
-def _sentencepiece_rules(steps: list[dict[str, Any]], kinds: list[str]) -> DecoderRules:
-    replacements: list[tuple[str, str]] = []
-    strip, count = "", 0
-    for i, step in enumerate(steps):
-        before = kinds[:i]
-        if step["type"] == "Replace" and set(before) <= {"Replace"} and "String" in step["pattern"]:
-            replacements.append((step["pattern"]["String"], step["content"]))
-        elif step["type"] == "Strip" and "Fuse" in before and step["stop"] == 0 and not count:
-            strip, count = step["content"], step["start"]
-        elif not (step["type"] in ("ByteFallback", "Fuse") and set(before) <= {"Replace", "ByteFallback"}):
-            raise ModelError(f"tokenizer decoder {'+'.join(kinds)} is not supported (at {step['type']})")
-    if "Fuse" not in kinds:
-        raise ModelError(f"tokenizer decoder {'+'.join(kinds)} is not supported (no Fuse)")
+def _sentencepiece_rules(steps: list[dict[str, Any]]) -> DecoderRules | None:
+    """Rules of Replace*, ByteFallback, Fuse, Strip in this order, each but Replace at most once; else None."""
+    order = {"Replace": 0, "ByteFallback": 1, "Fuse": 2, "Strip": 3}
+    ranks = [order.get(step["type"], -1) for step in steps]
+    if -1 in ranks or ranks != sorted(ranks) or any(ranks.count(rank) > 1 for rank in (1, 2, 3)):
+        return None
+    replaces = [step for step in steps if step["type"] == "Replace"]
+    strip = next((step for step in steps if step["type"] == "Strip"), None)
+    if any(not step["pattern"].get("String") for step in replaces):
+        return None
+    if strip is not None and (strip["stop"] != 0 or 2 not in ranks):
+        return None
     return DecoderRules(
-        replacements=tuple(replacements), byte_fallback="ByteFallback" in kinds, strip=strip, strip_count=count
+        replacements=tuple((step["pattern"]["String"], step["content"]) for step in replaces),
+        byte_fallback=1 in ranks,
+        strip="" if strip is None else strip["content"],
+        strip_count=0 if strip is None else strip["start"],
     )
 
 
@@ -77,12 +83,11 @@ class TokenPieces:
 
     Args:
         backend: the tokenizer.
-        special_token_ids: ids that give nothing when special tokens are skipped.
+        rules: of its decoder.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, special_token_ids: frozenset[int]) -> None:
-        self.rules = decoder_rules(backend)
-        self.special_token_ids = special_token_ids
+    def __init__(self, backend: tokenizers.Tokenizer, rules: DecoderRules) -> None:
+        self.rules = rules
         self._backend = backend
         self._known: dict[int, bytes | str | None] = {}
 
@@ -101,7 +106,7 @@ class TokenPieces:
                 return token.encode()
         for pattern, content in self.rules.replacements:
             token = token.replace(pattern, content)
-        match = _BYTE_TOKEN.fullmatch(token) if self.rules.byte_fallback else None
+        match = BYTE_TOKEN.fullmatch(token) if self.rules.byte_fallback else None
         return bytes([int(match[1], 16)]) if match else token
 
 

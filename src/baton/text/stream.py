@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
+from typing import Protocol
 
-from baton.text.pieces import DecoderRules
+from baton.text.pieces import TokenPieces
 from baton.text.tokenizer import Tokenizer
+from baton.text.window import WindowDecoder
+
+
+class _Decoder(Protocol):
+    """One way to stream; see TextStream for the law."""
+
+    def add(self, token_id: int) -> str:
+        """Take a token; returns the text that is final now and was not before."""
+
+    def end(self) -> str:
+        """The rest of the text, after the last token."""
 
 
 class TextStream:
-    """Incremental decoder of one token sequence, constant work per token.
+    """Incremental decoder of one token sequence, amortised constant work per token.
 
     Law: the pieces that `push` and `finish` return join to exactly `tokenizer.decode(all ids)`. Text once returned
     never changes, so what the next tokens could still change is held back: an unfinished UTF-8 sequence, and with
-    SentencePiece byte tokens the whole run of them (one bad byte spoils the run).
+    SentencePiece byte tokens the whole run of them (one bad byte spoils the run). Decoders that may rewrite text
+    without bound are the only exception; `window.WindowDecoder` says which and what happens.
 
     Args:
         tokenizer: of the model.
@@ -22,34 +35,36 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
-        self._pieces = tokenizer.pieces
-        self._skipped = self._pieces.special_token_ids if skip_special_tokens else frozenset[int]()
-        rules = self._pieces.rules
-        self._decoder: _ByteLevel | _SentencePiece = _ByteLevel() if rules.byte_level else _SentencePiece(rules)
+        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset[int]()
+        self._decoder = _decoder(tokenizer)
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Take further tokens; returns the text that is final now and was not before."""
-        out = []
-        for token_id in token_ids:
-            piece = None if token_id in self._skipped else self._pieces.piece(token_id)
-            if piece is not None:
-                out.append(self._decoder.add(piece))
-        return "".join(out)
+        return "".join([self._decoder.add(i) for i in token_ids if i not in self._skipped])
 
     def finish(self) -> str:
         """The rest of the text, after the last token."""
         return self._decoder.end()
 
 
+def _decoder(tokenizer: Tokenizer) -> _Decoder:
+    """The fastest way that is exact."""
+    if tokenizer.pieces is None:
+        return WindowDecoder(tokenizer.backend)
+    return _ByteLevel(tokenizer.pieces) if tokenizer.pieces.rules.byte_level else _SentencePiece(tokenizer.pieces)
+
+
 class _ByteLevel:
     """All tokens are bytes of one UTF-8 text; what is not valid becomes U+FFFD."""
 
-    def __init__(self) -> None:
+    def __init__(self, pieces: TokenPieces) -> None:
+        self._pieces = pieces
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def add(self, piece: bytes | str) -> str:
-        assert isinstance(piece, bytes)
-        return self._utf8.decode(piece)
+    def add(self, token_id: int) -> str:
+        piece = self._pieces.piece(token_id)
+        assert not isinstance(piece, str)
+        return "" if piece is None else self._utf8.decode(piece)
 
     def end(self) -> str:
         return self._utf8.decode(b"", final=True)
@@ -58,12 +73,16 @@ class _ByteLevel:
 class _SentencePiece:
     """Tokens are text or single bytes; a run of bytes that is not valid UTF-8 becomes one U+FFFD a byte."""
 
-    def __init__(self, rules: DecoderRules) -> None:
+    def __init__(self, pieces: TokenPieces) -> None:
+        self._pieces = pieces
         self._run = bytearray()
-        self._strip = rules.strip
-        self._to_strip = rules.strip_count
+        self._strip = pieces.rules.strip
+        self._to_strip = pieces.rules.strip_count
 
-    def add(self, piece: bytes | str) -> str:
+    def add(self, token_id: int) -> str:
+        piece = self._pieces.piece(token_id)
+        if piece is None:
+            return ""
         if isinstance(piece, bytes):
             self._run += piece
             return ""

@@ -10,7 +10,7 @@ import tokenizers
 
 from baton.core.errors import ModelError, RequestError
 from baton.text.chat_template import Message, render
-from baton.text.pieces import TokenPieces
+from baton.text.pieces import TokenPieces, decoder_rules
 
 
 class Tokenizer:
@@ -22,7 +22,7 @@ class Tokenizer:
         eos_token_ids: every token that ends the model's output, ends of a chat turn included.
         bos_token_id: None when the model has no such token.
         special_token_ids: left out of text by skip_special_tokens.
-        pieces: text of single tokens, for streaming.
+        pieces: text of single tokens, for streaming; None when the decoder gives tokens no text of their own.
         chat_templates: Jinja sources by name; "default" is the usual one, "tool_use" serves calls with tools.
     """
 
@@ -37,9 +37,6 @@ class Tokenizer:
         """
         Args:
             special_tokens: what templates see: "bos_token", "eos_token", "pad_token" ... and their text.
-
-        Raises:
-            ModelError: the tokenizer decodes in a way that cannot be streamed exactly.
         """
         backend.no_truncation()
         backend.no_padding()
@@ -50,7 +47,8 @@ class Tokenizer:
         self.eos_token_ids = eos_token_ids
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
-        self.pieces = TokenPieces(backend, self.special_token_ids)
+        rules = decoder_rules(backend)
+        self.pieces = None if rules is None else TokenPieces(backend, rules)
         bos = self.special_tokens.get("bos_token")
         self.bos_token_id: int | None = None if bos is None else backend.token_to_id(bos)
 
