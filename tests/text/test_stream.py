@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models
 
-from baton.core.errors import ModelError
 from baton.text.stream import TextStream
 from baton.text.tokenizer import Tokenizer
 
@@ -103,10 +100,3 @@ def test_sentencepiece_strips_one_leading_space(sentencepiece: Tokenizer) -> Non
 def test_special_tokens_are_shown_on_request(byte_level: Tokenizer) -> None:
     assert stream(byte_level, [1, 2], [1], skip=False) == "<|im_start|><|im_end|>"
     assert stream(byte_level, [1, 2], [1]) == ""
-
-
-def test_other_decoders_are_refused_by_name() -> None:
-    backend = Backend(models.WordPiece({"a": 0}, unk_token="a"))
-    backend.decoder = decoders.WordPiece()
-    with pytest.raises(ModelError, match="WordPiece"):
-        Tokenizer(backend)

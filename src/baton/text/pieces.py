@@ -15,6 +15,8 @@ from typing import Any
 
 import tokenizers
 
+from baton.core.errors import ModelError
+
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 """A token that stands for one byte where the decoder has byte fallback."""
 
@@ -49,10 +51,16 @@ def _flat(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def decoder_rules(backend: tokenizers.Tokenizer) -> DecoderRules | None:
-    """The rules of a tokenizer's decoder; None for a decoder of another family."""
+    """The rules of a tokenizer's decoder; None for a decoder of another family.
+
+    Raises:
+        ModelError: a Strip step at the end of tokens, on which the tokenizers library panics when a token is empty.
+    """
     steps = decoder_steps(backend)
     if steps is None:
         return None
+    if any(step["type"] == "Strip" and step["stop"] for step in steps):
+        raise ModelError("tokenizer decoder Strip cannot strip the end of tokens; set its stop to 0 in tokenizer.json")
     if [step["type"] for step in steps] == ["ByteLevel"]:
         return DecoderRules(byte_level=True)
     return _sentencepiece_rules(steps)
@@ -68,7 +76,7 @@ def _sentencepiece_rules(steps: list[dict[str, Any]]) -> DecoderRules | None:
     strip = next((step for step in steps if step["type"] == "Strip"), None)
     if any(not step["pattern"].get("String") for step in replaces):
         return None
-    if strip is not None and (strip["stop"] != 0 or 2 not in ranks):
+    if strip is not None and order["Fuse"] not in ranks:
         return None
     return DecoderRules(
         replacements=tuple((step["pattern"]["String"], step["content"]) for step in replaces),

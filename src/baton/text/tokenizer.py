@@ -37,6 +37,9 @@ class Tokenizer:
         """
         Args:
             special_tokens: what templates see: "bos_token", "eos_token", "pad_token" ... and their text.
+
+        Raises:
+            ModelError: a decoder that the tokenizers library cannot run safely; see `pieces.decoder_rules`.
         """
         backend.no_truncation()
         backend.no_padding()
