@@ -45,19 +45,18 @@ class BatchBuilder:
     Args:
         num_slots: sequences that run at once.
         max_tokens: longest sequence.
-        block_tokens: tokens of a block.
-        scratch_block: id of the block that pads tables.
-        device: where the token table and all batch tensors live.
+        kv: the pool whose blocks the batches address; its last block pads block tables. All batch tensors live on
+            its device.
     """
 
-    def __init__(
-        self, *, num_slots: int, max_tokens: int, block_tokens: int, scratch_block: int, device: torch.device
-    ) -> None:
+    def __init__(self, *, num_slots: int, max_tokens: int, kv: Tensor) -> None:
+        device, block_tokens, scratch_block = kv.device, kv.shape[4], kv.shape[0] - 1
         self.token_table = torch.zeros((num_slots, max_tokens + 1), dtype=torch.int64, device=device)
         self._blocks = np.full((num_slots, -(-max_tokens // block_tokens)), scratch_block, dtype=np.int64)
         self._block_tokens = block_tokens
         self._scratch_block = scratch_block
         self._device = device
+        self._dtype = kv.dtype
         self._block_axis = torch.arange(self._blocks.shape[1] * block_tokens, device=device)
 
     def apply(self, step: Step) -> None:
@@ -101,19 +100,28 @@ class BatchBuilder:
         lens = positions[:num_decodes] + 1
         width = -(-int(lens.max()) // self._block_tokens) if num_decodes else 0
         device_lens = self._to_device(lens)
-        keys = self._block_axis[: width * self._block_tokens]
+        mask = (self._block_axis[: width * self._block_tokens] < device_lens[:, None])[:, None, None, :]
+        bias, unseen = self._mask_forms(mask) if num_decodes > 1 and self._device.type == "cpu" else (None, None)
         return AttentionBatch(
             num_decodes=num_decodes,
             write_blocks=self._to_device(self._blocks[row_slots, positions // self._block_tokens]),
             write_offsets=self._to_device(positions % self._block_tokens),
             decode_blocks=self._to_device(self._blocks[row_slots[:num_decodes], :width]),
             decode_lens=device_lens,
-            decode_mask=(keys < device_lens[:, None])[:, None, None, :],
+            decode_mask=mask,
+            decode_bias=bias,
+            decode_unseen=unseen,
             prefills=tuple(
                 self._span(chunk, int(first))
                 for chunk, first in zip(chunks[num_decodes:], firsts[num_decodes:], strict=True)
             ),
         )
+
+    def _mask_forms(self, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """AttentionBatch.decode_bias and decode_unseen."""
+        hidden = ~mask
+        bias = torch.zeros(mask.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
+        return bias, hidden.flatten().nonzero().flatten()
 
     def _span(self, chunk: Chunk, first_row: int) -> PrefillSpan:
         num_blocks = -(-(chunk.start + chunk.num_tokens) // self._block_tokens)

@@ -48,13 +48,7 @@ class ModelRunner:
         self._grammar_states: list[GrammarState | None] = [None] * num_slots
         self._prompt_lens = [0] * num_slots
         self._sampler = Sampler(vocab_size=vocab_size, max_num_seqs=num_slots, device=kv.device)
-        self._batches = BatchBuilder(
-            num_slots=num_slots,
-            max_tokens=max_model_len,
-            block_tokens=kv.shape[4],
-            scratch_block=kv.shape[0] - 1,
-            device=kv.device,
-        )
+        self._batches = BatchBuilder(num_slots=num_slots, max_tokens=max_model_len, kv=kv)
 
     @torch.inference_mode()
     def execute(self, step: Step) -> StepResult:
