@@ -14,10 +14,10 @@ from baton.core.request import Request
 from baton.core.sampling import SamplingParams
 from baton.engine.build import build_engine
 from baton.engine.options import EngineOptions
-from baton.engine.outputs import OutputCollector, RequestOutput
 from baton.engine.progress import Progress
 from baton.sched.scheduler import SchedulerStats
 from baton.text.bad_words import bad_words_token_ids
+from baton.text.outputs import OutputCollector, RequestOutput
 from baton.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
