@@ -16,17 +16,19 @@ ALLOWED: dict[str, set[str]] = {
     "core": set(),
     "kernels": {"core"},
     "obs": {"core"},
+    "wire": {"core"},
     "cache": {"core"},
     "text": {"core"},
     "layers": {"core", "kernels"},
     "sched": {"core", "obs", "cache"},
     "models": {"core", "kernels", "cache", "text", "layers"},
-    "engine": {"core", "kernels", "obs", "cache", "text", "layers", "sched", "models"},
-    "cli": {"core", "kernels", "obs", "cache", "text", "layers", "sched", "models", "engine"},
+    "server": {"core", "obs", "wire", "text"},
+    "engine": {"core", "kernels", "obs", "wire", "cache", "text", "layers", "sched", "models"},
+    "cli": {"core", "obs", "text", "wire", "server", "engine"},
 }
-TORCH_FREE = ["core", "obs", "cache", "text", "sched"]
+TORCH_FREE = ["core", "obs", "wire", "cache", "text", "sched", "server"]
 TORCH_FREE_MODULES = ["baton", "baton.engine.stub_runner", "baton.engine.engine", "baton.engine.executor"]
-ONE_FILE_EACH = ["xgrammar", "gguf", "safetensors"]
+ONE_FILE_EACH = ["xgrammar", "gguf", "safetensors", "zmq"]
 
 
 def imported_modules(source: str) -> Iterator[str]:

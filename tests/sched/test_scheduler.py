@@ -7,8 +7,9 @@ from baton.core.config import CacheConfig, SchedulerConfig
 from baton.core.errors import ConfigError, RequestError
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.sampling import SamplingParams
+from baton.core.stats import SchedulerStats
 from baton.core.step import Admission, Chunk, SampleRow, Step, StepResult
-from baton.sched.scheduler import Scheduler, SchedulerStats
+from baton.sched.scheduler import Scheduler
 
 
 def make(

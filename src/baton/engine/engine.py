@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 
 from baton.core.request import FinishReason, Request, SequenceDelta
+from baton.core.stats import SchedulerStats
 from baton.core.step import Step
 from baton.engine.executor import Executor, Pending
-from baton.sched.scheduler import Scheduler, SchedulerStats
+from baton.sched.scheduler import Scheduler
 
 
 class Engine:

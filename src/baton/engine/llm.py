@@ -12,10 +12,10 @@ from typing import Any, Self
 from baton.core.errors import RequestError
 from baton.core.request import Request
 from baton.core.sampling import SamplingParams
+from baton.core.stats import SchedulerStats
 from baton.engine.build import build_engine
 from baton.engine.options import EngineOptions
 from baton.engine.progress import Progress
-from baton.sched.scheduler import SchedulerStats
 from baton.text.bad_words import bad_words_token_ids
 from baton.text.outputs import OutputCollector, RequestOutput
 from baton.text.tokenizer import Tokenizer

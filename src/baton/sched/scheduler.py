@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import count
 
 from baton.cache.manager import CacheManager
 from baton.core.config import SchedulerConfig
 from baton.core.errors import ConfigError, RequestError
 from baton.core.request import FinishReason, Request, SequenceDelta, TokenLogprobs
+from baton.core.stats import SchedulerStats
 from baton.core.step import Step, StepResult
 from baton.sched.admission import admit_waiting
 from baton.sched.draft import Planned, StepDraft
@@ -19,20 +19,6 @@ from baton.sched.roster import Roster
 from baton.sched.sequence import Sequence
 from baton.sched.status import Status
 from baton.sched.stops import stop_after, token_limit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerStats:
-    """Gauges now, and counters since the start (num_preemptions, prefix_*: first admissions only)."""
-
-    num_running: int
-    num_waiting: int
-    num_preemptions: int
-    used_blocks: int
-    total_blocks: int
-    quarantined_blocks: int
-    prefix_query_tokens: int
-    prefix_hit_tokens: int
 
 
 class Scheduler:

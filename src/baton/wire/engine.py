@@ -1,0 +1,109 @@
+"""Messages between a front (an HTTP server) and one engine process, in msgpack.
+
+    front  -> engine   Submit, Cancel, Stop
+    engine -> front    Ready (once, first), Output (one a step), Refused, Failed (the last word)
+
+Requests and deltas are the core's own values: msgspec encodes frozen dataclasses as they are.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from baton.core.request import FinishReason, Request, SequenceDelta
+from baton.core.stats import SchedulerStats
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """Queue a request. Answered by deltas in Output, or by Refused."""
+
+    request: Request
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """End a request, or one of its sequences. Unknown ids are ignored; nothing more comes for what it ends."""
+
+    request_id: str
+    index: int | None = None
+    reason: FinishReason = FinishReason.ABORT
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """End the process: at once, what runs is aborted."""
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a front must know of an engine.
+
+    Attributes:
+        model: as given on the command line.
+        tokenizer: folder or file the front loads its tokenizer from; empty when there is none.
+        eos_token_ids: the model's end-of-sequence tokens, to put into every request.
+        vocab_size: rows of the model's output.
+        kv_cache_tokens: block_tokens * num_blocks.
+    """
+
+    model: str
+    tokenizer: str
+    architecture: str
+    dtype: str
+    device: str
+    fingerprint: str
+    eos_token_ids: frozenset[int]
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    block_tokens: int
+    num_blocks: int
+
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.block_tokens * self.num_blocks
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """The engine is loaded and takes requests."""
+
+    info: EngineInfo
+
+
+class Admitted(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A request left the queue for the first time. time_s: seconds since the epoch, on the engine's clock."""
+
+    request_id: str
+    time_s: float
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """What one step brought.
+
+    Attributes:
+        time_s: when the step was committed, seconds since the epoch.
+        num_tokens: tokens that ran through the model in it.
+    """
+
+    deltas: tuple[SequenceDelta, ...]
+    stats: SchedulerStats
+    time_s: float
+    num_tokens: int
+    admitted: tuple[Admitted, ...] = ()
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """The engine does not take this request: the caller's fault, see RequestError."""
+
+    request_id: str
+    message: str
+    param: str | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """The engine ends on an error of its own, or could not start (user_error: one line that the user can act on)."""
+
+    message: str
+    user_error: bool = False
+
+
+ToEngine = Submit | Cancel | Stop
+FromEngine = Ready | Output | Refused | Failed
