@@ -6,10 +6,8 @@ Nothing here waits for a consumer: a stream buffers what has arrived, however sl
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum
 from typing import Self
 
@@ -47,14 +45,13 @@ class DeltaStream:
     It ends after each of the n sequences brought its finish_reason or was cancelled.
 
     Attributes:
-        request_id: as the caller gave it. Deltas carry the engine's own id, which is never used twice.
+        request_id: the request's.
         admitted_s: when the request left the engine's queue, in seconds since the epoch; None before.
     """
 
-    def __init__(self, request_id: str, engine_id: str, num_sequences: int, client: EngineClient) -> None:
+    def __init__(self, request_id: str, num_sequences: int, client: EngineClient) -> None:
         self.request_id = request_id
         self.admitted_s: float | None = None
-        self._engine_id = engine_id
         self._client = client
         self._open = set(range(num_sequences))
         self._arrived: deque[SequenceDelta] = deque()
@@ -91,7 +88,7 @@ class DeltaStream:
         ended = self._open if index is None else self._open & {index}
         self._arrived = deque(d for d in self._arrived if index is not None and d.index != index)
         if ended:
-            self._client._cancel(Cancel(request_id=self._engine_id, index=index, reason=reason))
+            self._client._cancel(Cancel(request_id=self.request_id, index=index, reason=reason))
             self._close(frozenset(ended))
 
     def _push(self, delta: SequenceDelta) -> None:
@@ -106,7 +103,7 @@ class DeltaStream:
     def _close(self, ended: frozenset[int]) -> None:
         self._open -= ended
         if not self._open:
-            self._client._forget(self._engine_id)
+            self._client._forget(self.request_id)
         self._news.set()
 
     def _fail(self, error: Exception) -> None:
@@ -132,7 +129,6 @@ class EngineClient:
         self.stats = _NO_STATS
         self._socket: FrontSocket | None = None
         self._streams: dict[str, DeltaStream] = {}
-        self._numbers = itertools.count()
         self._listeners: list[Callable[[Output], None]] = []
         self._started: asyncio.Future[EngineInfo] | None = None
         self._cause = "the engine is still starting"
@@ -171,24 +167,26 @@ class EngineClient:
         await self._started
 
     def submit(self, request: Request) -> DeltaStream:
-        """Send a request to the engine. Ids need not be unique: the engine gets one with a number behind it.
+        """Send a request to the engine.
+
+        Args:
+            request: its id must never have been used before: deltas of an ended request may still be under way.
 
         Raises:
             EngineDeadError: there is no engine to take it.
         """
         if self.state is not EngineState.READY or self._socket is None:
             raise EngineDeadError(self._cause)
-        # Deltas of an ended request can still be under way; they must not reach a later one of the same name.
-        engine_id = f"{request.request_id}.{next(self._numbers)}"
-        stream = DeltaStream(request.request_id, engine_id, request.params.n, self)
-        self._streams[engine_id] = stream
-        self._socket.send(Submit(request=replace(request, request_id=engine_id)))
+        assert request.request_id not in self._streams, request.request_id
+        stream = DeltaStream(request.request_id, request.params.n, self)
+        self._streams[request.request_id] = stream
+        self._socket.send(Submit(request=request))
         return stream
 
     def abort_all(self, message: str) -> None:
         """End every stream with an EngineDeadError and tell the engine to drop the requests."""
-        for engine_id, stream in list(self._streams.items()):
-            self._cancel(Cancel(request_id=engine_id))
+        for request_id, stream in list(self._streams.items()):
+            self._cancel(Cancel(request_id=request_id))
             stream._fail(EngineDeadError(message))
 
     def lost(self, message: str) -> None:
@@ -217,8 +215,8 @@ class EngineClient:
         if self._socket is not None:
             self._socket.send(message)
 
-    def _forget(self, engine_id: str) -> None:
-        self._streams.pop(engine_id, None)
+    def _forget(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
 
     def _receive(self, message: FromEngine) -> None:
         match message:

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +88,14 @@ class EngineSocket:
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until a message has arrived, `wake` was called, or the time is over."""
-        self._poller.poll(timeout_s * 1000)
-        try:
+        self._poller.poll(int(timeout_s * 1000))
+        with suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass
 
     def wake(self) -> None:
         """End a `wait` from another thread; one that comes before it counts too."""
-        try:
+        with suppress(BlockingIOError):  # the pipe is full of wake-ups already
             os.write(self._wake_write, b"\0")
-        except BlockingIOError:
-            pass  # the pipe is full of wake-ups already
 
     def send(self, message: FromEngine) -> None:
         """Queue a message to the front; never waits."""
@@ -137,7 +134,7 @@ class FrontSocket:
             self._release()
             raise ConfigError(f"cannot make a Unix socket in {self._folder.parent} ({error}); set TMPDIR") from error
         self._loop = asyncio.get_running_loop()
-        self._fd = self._socket.getsockopt(zmq.FD)
+        self._fd = int(self._socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._fd, self._read)
 
     @property
