@@ -1,0 +1,133 @@
+"""An engine's figures in Prometheus's text format, under vLLM's names, types and labels (checked against 0.32).
+
+The only file that imports prometheus_client. Nothing is kept in the library's global registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from baton.obs.figures import EngineFigures
+from baton.obs.histogram import Histogram
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LABELS = ("model_name", "engine")
+
+
+class Exposition:
+    """Renders the figures of one engine, and of this process.
+
+    Args:
+        cache_config: labels of vllm:cache_config_info.
+        engine: index of the engine, the label `engine`.
+    """
+
+    def __init__(
+        self, figures: EngineFigures, *, model_name: str, cache_config: Mapping[str, str], engine: str = "0"
+    ) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_EngineCollector(figures, model_name, engine, cache_config))
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    def render(self) -> bytes:
+        """The text, as of now."""
+        return generate_latest(self._registry)
+
+
+class _EngineCollector(Collector):
+    def __init__(self, figures: EngineFigures, model_name: str, engine: str, cache_config: Mapping[str, str]) -> None:
+        self._figures = figures
+        self._model_name = model_name
+        self._labels = (model_name, engine)
+        self._cache_config = {**cache_config, "engine": engine}
+
+    def describe(self) -> list[Metric]:
+        return []  # no other collector of this registry has a name that starts with vllm:
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._gauges()
+        yield from self._counters()
+        yield from self._labelled()
+        for name, help_text, histogram in self._histograms():
+            yield self._histogram(name, help_text, histogram)
+
+    def _gauges(self) -> Iterator[Metric]:
+        figures = self._figures
+        for name, help_text, value in (
+            ("num_requests_running", "Sequences in the running batch.", figures.stats.num_running),
+            ("num_requests_waiting", "Sequences in the queue.", figures.stats.num_waiting),
+            ("kv_cache_usage_perc", "KV blocks in use; 1 is all of them.", figures.kv_use),
+        ):
+            family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
+            family.add_metric(self._labels, value)
+            yield family
+
+    def _counters(self) -> Iterator[Metric]:
+        figures, stats = self._figures, self._figures.stats
+        for name, help_text, value in (
+            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_query_tokens),
+            ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hit_tokens),
+            ("num_preemptions", "Sequences put back into the queue for lack of blocks.", stats.num_preemptions),
+            ("prompt_tokens", "Prompt tokens of prefilled requests.", figures.prompt_tokens),
+            ("prompt_tokens_cached", "Of these, taken from the prefix cache.", figures.cached_tokens),
+            ("generation_tokens", "Output tokens.", figures.generation_tokens),
+        ):
+            family = CounterMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
+            family.add_metric(self._labels, value)
+            yield family
+
+    def _labelled(self) -> Iterator[Metric]:
+        figures = self._figures
+        success = CounterMetricFamily(
+            "vllm:request_success", "Sequences by how they ended.", labels=(*_LABELS, "finished_reason")
+        )
+        for reason, count in figures.success.items():
+            success.add_metric((*self._labels, reason.value), count)
+        yield success
+        source = CounterMetricFamily(
+            "vllm:prompt_tokens_by_source", "Prompt tokens by where their KV came from.", labels=(*_LABELS, "source")
+        )
+        source.add_metric((*self._labels, "local_compute"), figures.prompt_tokens - figures.cached_tokens)
+        source.add_metric((*self._labels, "local_cache_hit"), figures.cached_tokens)
+        yield source
+        rejected = CounterMetricFamily(
+            "vllm:admission_rejections", "Requests turned away at the queue's limit.", labels=("model_name", "reason")
+        )
+        for name, count in figures.rejections.items():
+            rejected.add_metric((self._model_name, name), count)
+        yield rejected
+        info = GaugeMetricFamily("vllm:cache_config_info", "The KV cache.", labels=tuple(self._cache_config))
+        info.add_metric(tuple(self._cache_config.values()), 1)
+        yield info
+
+    def _histograms(self) -> Iterator[tuple[str, str, Histogram]]:
+        figures = self._figures
+        yield "time_to_first_token_seconds", "Arrival to first token.", figures.first_token
+        yield "inter_token_latency_seconds", "Between two tokens of a sequence.", figures.inter_token
+        yield "request_time_per_output_token_seconds", "Mean of a sequence after its first token.", figures.per_token
+        yield "e2e_request_latency_seconds", "Arrival to end.", figures.whole
+        yield "request_queue_time_seconds", "Arrival to admission.", figures.queue
+        yield "request_inference_time_seconds", "Admission to last token.", figures.inference
+        yield "request_prefill_time_seconds", "Admission to first token.", figures.prefill
+        yield "request_decode_time_seconds", "First token to last token.", figures.decode
+        yield "request_prompt_tokens", "Prompt tokens of a request.", figures.prompt
+        yield "request_generation_tokens", "Output tokens of a sequence.", figures.generation
+        yield "request_max_num_generation_tokens", "Output tokens of a request's longest.", figures.max_generation
+        yield "request_prefill_kv_computed_tokens", "Prompt tokens not cached.", figures.prefill_computed
+        yield "request_params_n", "The parameter n.", figures.params_n
+        yield "request_params_max_tokens", "The parameter max_tokens.", figures.params_max_tokens
+        yield "iteration_tokens_total", "Tokens through the model in a step.", figures.step_tokens
+
+    def _histogram(self, name: str, help_text: str, histogram: Histogram) -> Metric:
+        family = HistogramMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
+        buckets = [
+            ("+Inf" if bound == float("inf") else str(float(bound)), count) for bound, count in histogram.cumulative()
+        ]
+        family.add_metric(self._labels, buckets, histogram.total)
+        return family
