@@ -27,6 +27,7 @@ from baton.models.loader import load_model
 from baton.obs.log import get_logger
 from baton.sched.scheduler import Scheduler
 from baton.text.tokenizer import Tokenizer, load_tokenizer
+from baton.wire.engine import EngineInfo
 
 _log = get_logger(__name__)
 
@@ -46,6 +47,7 @@ class EngineParts:
         grammars: compiles constraints; None without a tokenizer.
         eos_token_ids: the model's end-of-sequence tokens.
         vocab_size: rows of the model's output.
+        info: the same for a front in another process.
     """
 
     engine: Engine
@@ -55,6 +57,7 @@ class EngineParts:
     eos_token_ids: frozenset[int]
     vocab_size: int
     max_model_len: int
+    info: EngineInfo
 
     def check(self, request: Request) -> None:
         """Refuse what this engine cannot run, before it is queued.
@@ -90,6 +93,8 @@ def build_engine(options: EngineOptions) -> EngineParts:
         seed=options.seed,
     )
     config = loaded.config
+    dtype = str(loaded.dtype).removeprefix("torch.")
+    fingerprint = config.fingerprint(dtype)
     (spec,) = loaded.model.cache_specs()
     layout = BlockLayout(spec, options.block_size or (_CPU_BLOCK_TOKENS if device == "cpu" else _GPU_BLOCK_TOKENS))
     size = _size(options, loaded.max_model_len, layout, device)
@@ -115,7 +120,7 @@ def build_engine(options: EngineOptions) -> EngineParts:
                 block_tokens=layout.block_tokens,
                 num_blocks=size.num_blocks,
                 enable_prefix_caching=options.enable_prefix_caching,
-                fingerprint=config.fingerprint(str(loaded.dtype).removeprefix("torch.")),
+                fingerprint=fingerprint,
             )
         ),
     )
@@ -129,6 +134,20 @@ def build_engine(options: EngineOptions) -> EngineParts:
         eos_token_ids=eos_token_ids,
         vocab_size=config.vocab_size,
         max_model_len=size.max_model_len,
+        info=EngineInfo(
+            model=options.model,
+            tokenizer="" if tokenizer is None else options.tokenizer or options.model,
+            architecture=config.architecture,
+            dtype=dtype,
+            device=device,
+            fingerprint=fingerprint,
+            eos_token_ids=eos_token_ids,
+            vocab_size=config.vocab_size,
+            max_model_len=size.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            block_tokens=layout.block_tokens,
+            num_blocks=size.num_blocks,
+        ),
     )
 
 

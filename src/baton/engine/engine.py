@@ -18,6 +18,10 @@ class Engine:
         scheduler: decides.
         executor: runs steps in order.
         async_scheduling: plan step n+1 while step n runs.
+
+    Attributes:
+        planned: the step that the last call of step() planned; None if it planned none.
+        committed: the step whose deltas the last call of step() returned; None if none completed.
     """
 
     def __init__(self, scheduler: Scheduler, executor: Executor, *, async_scheduling: bool) -> None:
@@ -25,6 +29,8 @@ class Engine:
         self._executor = executor
         self._in_flight: deque[tuple[Step, Pending]] = deque()
         self._async_scheduling = async_scheduling
+        self.planned: Step | None = None
+        self.committed: Step | None = None
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -44,16 +50,17 @@ class Engine:
 
     def step(self) -> list[SequenceDelta]:
         """Advance by one step; returns what the committed step added to its sequences."""
+        self.committed = None
         return self._step_async() if self._async_scheduling else self._step_plain()
 
     def _step_plain(self) -> list[SequenceDelta]:
-        step = self._scheduler.schedule()
+        step = self.planned = self._scheduler.schedule()
         if step is None:
             return []
-        return self._scheduler.commit(step, self._executor.submit(step).result())
+        return self._commit(step, self._executor.submit(step))
 
     def _step_async(self) -> list[SequenceDelta]:
-        step = self._scheduler.schedule()
+        step = self.planned = self._scheduler.schedule()
         if step is not None:
             self._in_flight.append((step, self._executor.submit(step)))
             if len(self._in_flight) < 2:
@@ -61,7 +68,12 @@ class Engine:
         if not self._in_flight:
             return []
         oldest, pending = self._in_flight.popleft()
-        return self._scheduler.commit(oldest, pending.result())
+        return self._commit(oldest, pending)
+
+    def _commit(self, step: Step, pending: Pending) -> list[SequenceDelta]:
+        deltas = self._scheduler.commit(step, pending.result())
+        self.committed = step
+        return deltas
 
     def stats(self) -> SchedulerStats:
         """Figures of this moment."""

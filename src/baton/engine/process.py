@@ -1,0 +1,247 @@
+"""The engine process: takes requests from its socket, runs the loop, sends what each step brought.
+
+python -m baton.engine.process --channel ADDRESS --parent PID --options JSON
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import NoReturn
+
+import msgspec
+
+from baton.core.errors import RequestError, UserError
+from baton.core.request import Request
+from baton.core.stats import SchedulerStats
+from baton.engine.engine import Engine
+from baton.engine.options import EngineOptions
+from baton.obs.log import get_logger, show_logs
+from baton.wire.channel import EngineSocket
+from baton.wire.engine import Admitted, Cancel, EngineInfo, Failed, Output, Ready, Refused, Stop, Submit, ToEngine
+
+_log = get_logger("baton.engine.process")
+_IDLE_S = 0.5  # between looks at the parent while nothing happens
+_COMPILE_THREADS = 2
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedEngine:
+    """An engine to run.
+
+    Attributes:
+        check: raises RequestError for a request that it cannot run; may take seconds when the request has a grammar.
+    """
+
+    engine: Engine
+    info: EngineInfo
+    check: Callable[[Request], None]
+
+
+class EngineLoop:
+    """Runs one engine for one front.
+
+    Args:
+        parent: process id of the front; when it is no longer our parent, the loop ends.
+    """
+
+    def __init__(self, served: ServedEngine, socket: EngineSocket, parent: int) -> None:
+        self._engine = served.engine
+        self._check = served.check
+        self._socket = socket
+        self._parent = parent
+        self._stopped = False
+        self._waiting: dict[str, set[int]] = {}  # never admitted yet: the sequences not cancelled
+        self._admitted: list[Admitted] = []
+        self._sent_stats: SchedulerStats | None = None
+        self._compiling: dict[str, list[Cancel]] = {}
+        self._compiled: SimpleQueue[tuple[Request, Exception | None]] = SimpleQueue()
+        self._compilers = ThreadPoolExecutor(_COMPILE_THREADS, thread_name_prefix="baton-grammar")
+
+    def run(self) -> None:
+        """Until Stop comes or the parent is gone. Raises what the engine raises."""
+        while True:
+            for message in self._socket.drain():
+                self._take(message)
+            self._take_compiled()
+            if self._stopped or os.getppid() != self._parent:
+                return
+            if self._engine.has_work():
+                self._step()
+            else:
+                self._report()
+                self._socket.wait(_IDLE_S)
+
+    def _take(self, message: ToEngine) -> None:
+        match message:
+            case Submit(request=request):
+                if request.params.grammar is None:
+                    self._admit(request, self._error_of(request))
+                else:
+                    self._compiling[request.request_id] = []
+                    self._compilers.submit(self._compile, request)
+            case Cancel():
+                self._cancel(message)
+            case Stop():
+                self._stopped = True
+
+    def _cancel(self, cancel: Cancel) -> None:
+        request_id, index = cancel.request_id, cancel.index
+        if request_id in self._compiling:
+            if index is None:
+                del self._compiling[request_id]
+            else:
+                self._compiling[request_id].append(cancel)
+            return
+        if request_id in self._waiting:
+            self._waiting[request_id] -= self._waiting[request_id] if index is None else {index}
+            if not self._waiting[request_id]:
+                del self._waiting[request_id]
+        self._engine.finish(request_id, index, cancel.reason)
+
+    def _compile(self, request: Request) -> None:
+        """In a thread of its own: the steps of other requests go on."""
+        self._compiled.put((request, self._error_of(request)))
+        self._socket.wake()
+
+    def _error_of(self, request: Request) -> Exception | None:
+        try:
+            self._check(request)
+        except Exception as error:
+            return error
+        return None
+
+    def _take_compiled(self) -> None:
+        while True:
+            try:
+                request, error = self._compiled.get_nowait()
+            except Empty:
+                return
+            cancels = self._compiling.pop(request.request_id, None)
+            if cancels is not None:  # else cancelled meanwhile
+                self._admit(request, error)
+                for cancel in cancels:
+                    self._cancel(cancel)
+
+    def _admit(self, request: Request, error: Exception | None) -> None:
+        """Queue a checked request, or say why not.
+
+        Args:
+            error: what the check raised.
+        """
+        try:
+            if error is not None:
+                raise error
+            self._engine.add(request)
+        except RequestError as refusal:
+            self._socket.send(Refused(request_id=request.request_id, message=str(refusal), param=refusal.param))
+        else:
+            self._waiting[request.request_id] = set(range(request.params.n))
+
+    def _step(self) -> None:
+        deltas = self._engine.step()
+        planned, committed = self._engine.planned, self._engine.committed
+        now = time.time()
+        admitted = []
+        for admission in planned.admissions if planned is not None else ():
+            request_id = admission.request.request_id
+            if self._waiting.pop(request_id, None) is not None:
+                admitted.append(Admitted(request_id=request_id, time_s=now))
+        if committed is None and not admitted:
+            return
+        self._send(
+            Output(
+                deltas=tuple(deltas),
+                stats=self._engine.stats(),
+                time_s=now,
+                num_tokens=0 if committed is None else committed.num_tokens,
+                admitted=tuple(admitted),
+            )
+        )
+
+    def _report(self) -> None:
+        """The engine went idle: let the front see the figures that a Cancel left."""
+        stats = self._engine.stats()
+        if stats != self._sent_stats:
+            self._send(Output(deltas=(), stats=stats, time_s=time.time(), num_tokens=0))
+
+    def _send(self, output: Output) -> None:
+        self._sent_stats = output.stats
+        self._socket.send(output)
+
+
+def run_process(build: Callable[[str], ServedEngine]) -> NoReturn:
+    """Body of an engine process: build, serve, exit.
+
+    Exit codes: 0 after Stop, 2 when it could not start for a reason that the user can mend, else 1.
+
+    Args:
+        build: makes the engine from the text behind --options.
+    """
+    parser = argparse.ArgumentParser(description="One Baton engine; started by `baton serve`.")
+    parser.add_argument("--channel", required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--options", required=True)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the front decides
+    _die_with_parent(arguments.parent)
+    show_logs()
+    socket = EngineSocket(arguments.channel)
+    code = _serve(build, arguments.options, socket, arguments.parent)
+    socket.close()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a runner thread in the middle of a step must not hold the process
+
+
+def _serve(build: Callable[[str], ServedEngine], options: str, socket: EngineSocket, parent: int) -> int:
+    try:
+        served = build(options)
+        gc.collect()
+        gc.freeze()  # what was loaded stays: later collections need not walk it
+        socket.send(Ready(info=served.info))
+        EngineLoop(served, socket, parent).run()
+    except UserError as error:
+        socket.send(Failed(message=str(error), user_error=True))
+        return 2
+    except Exception as error:
+        _log.exception("the engine failed")
+        socket.send(Failed(message=_one_line(error)))
+        return 1
+    return 0
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, however that happens (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _build_model(options: str) -> ServedEngine:
+    from baton.engine.build import build_engine
+
+    parts = build_engine(msgspec.json.decode(options, type=EngineOptions))
+    return ServedEngine(engine=parts.engine, info=parts.info, check=parts.check)
+
+
+if __name__ == "__main__":
+    run_process(_build_model)
