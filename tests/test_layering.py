@@ -24,10 +24,19 @@ ALLOWED: dict[str, set[str]] = {
     "models": {"core", "kernels", "cache", "text", "layers"},
     "server": {"core", "obs", "wire", "text"},
     "engine": {"core", "kernels", "obs", "wire", "cache", "text", "layers", "sched", "models"},
-    "cli": {"core", "obs", "text", "wire", "server", "engine"},
+    "cluster": {"core", "obs", "wire", "text", "server", "engine"},
+    "cli": {"core", "obs", "text", "wire", "server", "engine", "cluster"},
 }
-TORCH_FREE = ["core", "obs", "wire", "cache", "text", "sched", "server"]
-TORCH_FREE_MODULES = ["baton", "baton.engine.stub_runner", "baton.engine.engine", "baton.engine.executor"]
+TORCH_FREE = ["core", "obs", "wire", "cache", "text", "sched", "server", "cluster"]
+TORCH_FREE_MODULES = [
+    "baton",
+    "baton.engine.stub_runner",
+    "baton.engine.engine",
+    "baton.engine.executor",
+    "baton.engine.process",
+    "baton.engine.stub_process",
+    "baton.cli.main",
+]
 ONE_FILE_EACH = ["xgrammar", "gguf", "safetensors", "zmq"]
 
 

@@ -32,10 +32,11 @@ _NO_STATS = SchedulerStats(
 
 
 class EngineState(Enum):
-    """Of the engine process behind a client."""
+    """Of the engine process behind a client. DRAINING: it runs what it has and takes nothing new."""
 
     STARTING = "starting"
     READY = "ready"
+    DRAINING = "draining"
     DEAD = "dead"
 
 
@@ -183,6 +184,11 @@ class EngineClient:
         self._socket.send(Submit(request=request))
         return stream
 
+    def drain(self, message: str) -> None:
+        """Take no new requests: `submit` raises with this message. Live ones go on."""
+        if self.state is EngineState.READY:
+            self.state, self._cause = EngineState.DRAINING, message
+
     def abort_all(self, message: str) -> None:
         """End every stream with an EngineDeadError and tell the engine to drop the requests."""
         for request_id, stream in list(self._streams.items()):
@@ -190,8 +196,12 @@ class EngineClient:
             stream._fail(EngineDeadError(message))
 
     def lost(self, message: str) -> None:
-        """The engine process has ended: every stream fails with this message, which clients see."""
-        self.state, self._cause = EngineState.DEAD, message
+        """The engine process has ended: every stream fails with this message, which clients see.
+
+        What the engine itself said last stands.
+        """
+        if self.state is not EngineState.DEAD:
+            self.state, self._cause = EngineState.DEAD, message
         if self._started is not None and not self._started.done():
             self._started.set_exception(EngineDeadError(message))
         for stream in list(self._streams.values()):

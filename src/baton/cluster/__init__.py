@@ -1,0 +1,1 @@
+"""Starts processes and keeps them: engines, and the server in front of one."""
