@@ -8,7 +8,8 @@ import typer
 
 from baton.cli.chat import chat
 from baton.cli.generate import generate
-from baton.core.errors import UserError
+from baton.cli.serve import serve
+from baton.core.errors import EngineDeadError, UserError
 
 app = typer.Typer(
     help="Baton: LLM serving with prefill and decode on separate engines.",
@@ -18,12 +19,16 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(chat)
+app.command()(serve)
 
 
 def main() -> None:
-    """Run the command line. What the user can mend ends as one line on stderr and exit code 2."""
+    """Run the command line. What the user can mend ends as one line on stderr and exit code 2; a dead engine in 1."""
     try:
         app()
     except UserError as error:
         print(f"baton: {error}", file=sys.stderr)
         sys.exit(2)
+    except EngineDeadError as error:
+        print(f"baton: the engine did not start: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,13 +48,16 @@ class ServiceConfig:
     drain_timeout_s: float
 
 
-def run_service(config: ServiceConfig, launch: EngineLaunch, make_app: Callable[[EngineClient], Any]) -> int:
+Front = Callable[[EngineClient], AbstractAsyncContextManager[Any]]
+
+
+def run_service(config: ServiceConfig, launch: EngineLaunch, front: Front) -> int:
     """Start the engine, serve until a signal or the engine's end; returns the exit code.
 
     SIGTERM or SIGINT drains: new requests are refused, running ones may end. A second one aborts what runs.
 
     Args:
-        make_app: gets the client of a ready engine; returns the ASGI application.
+        front: gets the client of a ready engine; its context is the ASGI application, and lasts as long as it serves.
 
     Returns:
         0 after a drain, 1 after the engine's end or a second signal.
@@ -64,7 +67,7 @@ def run_service(config: ServiceConfig, launch: EngineLaunch, make_app: Callable[
         EngineDeadError: the engine cannot start. Nothing is left running after either.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Service(config, launch, make_app).run())
+        return runner.run(_Service(config, launch, front).run())
 
 
 class _Server(uvicorn.Server):
@@ -76,9 +79,9 @@ class _Server(uvicorn.Server):
 
 
 class _Service:
-    def __init__(self, config: ServiceConfig, launch: EngineLaunch, make_app: Callable[[EngineClient], Any]) -> None:
+    def __init__(self, config: ServiceConfig, launch: EngineLaunch, front: Front) -> None:
         self._config = config
-        self._make_app = make_app
+        self._front = front
         self._engine = LocalEngine(launch)
         self._restarts = RestartBudget(config.max_restarts)
         self._stop = asyncio.Event()
@@ -92,7 +95,8 @@ class _Service:
         try:
             if not await self._unless_stopped(self._engine.start()):
                 return OK
-            return await self._serve(listener)
+            async with self._front(self._engine.client) as application:
+                return await self._serve(listener, application)
         finally:
             await self._engine.stop()
             listener.close()
@@ -118,10 +122,10 @@ class _Service:
         await asyncio.wait({task})
         return False
 
-    async def _serve(self, listener: socket.socket) -> int:
+    async def _serve(self, listener: socket.socket, application: Any) -> int:
         server = _Server(
             uvicorn.Config(
-                self._make_app(self._engine.client),
+                application,
                 http="httptools",
                 ws="none",
                 log_config=None,

@@ -1,0 +1,95 @@
+"""`baton serve MODEL`: an OpenAI-compatible HTTP server over one engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from baton.cli.engine_options import with_engine_options
+from baton.cli.server_options import with_server_options
+from baton.engine.options import EngineOptions
+from baton.obs.log import show_logs
+from baton.server.config import ServerConfig
+
+if TYPE_CHECKING:
+    from baton.cluster.launch import EngineLaunch
+    from baton.server.engine_client import EngineClient
+
+_MAX_RESTARTS = 3
+
+
+@with_engine_options
+@with_server_options
+def serve(
+    options: EngineOptions,
+    config: ServerConfig,
+    restart_engine: Annotated[
+        bool, typer.Option(help="Start the engine again when it dies, up to 3 times in 10 minutes; else end.")
+    ] = False,
+    log_stats: Annotated[bool, typer.Option("--log-stats", help="Log throughput and load every 10 seconds.")] = False,
+    otlp_traces_endpoint: Annotated[
+        str | None, typer.Option(help="Send a span for each request to this OpenTelemetry collector.")
+    ] = None,
+) -> None:
+    """Serve a model over HTTP until SIGTERM or Ctrl-C; a second one aborts what still runs."""
+    from baton.cluster.launch import model_launch
+
+    monitoring = Monitoring(log_stats=log_stats, otlp_traces_endpoint=otlp_traces_endpoint)
+    raise typer.Exit(run_server(config, model_launch(options), monitoring, restart_engine=restart_engine))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitoring:
+    """What the server tells about itself, besides /metrics."""
+
+    log_stats: bool = False
+    otlp_traces_endpoint: str | None = None
+
+
+def run_server(config: ServerConfig, launch: EngineLaunch, monitoring: Monitoring, *, restart_engine: bool) -> int:
+    """Serve one engine with the OpenAI API; returns the exit code.
+
+    Raises:
+        BatonError: it could not start; see `baton.cluster.service.run_service`.
+    """
+    from baton.cluster.service import ServiceConfig, run_service
+
+    show_logs()
+    service = ServiceConfig(
+        host=config.host,
+        port=config.port,
+        max_restarts=_MAX_RESTARTS if restart_engine else 0,
+        drain_timeout_s=config.drain_timeout_s,
+    )
+    return run_service(service, launch, lambda client: _front(config, monitoring, client))
+
+
+@asynccontextmanager
+async def _front(config: ServerConfig, monitoring: Monitoring, client: EngineClient) -> AsyncIterator[Any]:
+    """The HTTP application of a ready engine, with what runs beside it."""
+    from baton.obs.trace import otlp_tracer
+    from baton.server.app import create_app
+    from baton.server.log_stats import log_stats
+    from baton.server.metrics import ServerMetrics
+    from baton.text.tokenizer import load_tokenizer
+
+    info = client.info
+    tokenizer = load_tokenizer(Path(info.tokenizer)) if info.tokenizer else None
+    endpoint = monitoring.otlp_traces_endpoint
+    tracer = None if endpoint is None else otlp_tracer(endpoint)
+    metrics = ServerMetrics(info, (*config.served_model_names, info.model)[0], tracer=tracer)
+    client.on_output(metrics.on_output)
+    logging = asyncio.create_task(log_stats(metrics.figures)) if monitoring.log_stats else None
+    try:
+        yield create_app(config, client, tokenizer, metrics)
+    finally:
+        if logging is not None:
+            logging.cancel()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
