@@ -1,0 +1,106 @@
+"""What both endpoints do first: refuse what cannot be served now, read the body, and name the answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from starlette.requests import Request as HttpRequest
+
+from baton.core.sampling import Grammar
+from baton.obs.log import get_logger
+from baton.server.guard import clean_id
+from baton.server.limits import read_body
+from baton.server.response_format import response_grammar
+from baton.server.state import ServerState, state_of
+from baton.wire.openai.common import GenerationFields
+from baton.wire.openai.decode import decode, unknown_fields
+
+_log = get_logger(__name__)
+A = TypeVar("A", bound=GenerationFields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking(Generic[A]):
+    """A request that may be served.
+
+    Attributes:
+        body: its fields.
+        id: of the answer.
+        model: name of the model in the answer.
+        arrival_s: seconds since the epoch.
+    """
+
+    server: ServerState
+    http: HttpRequest
+    body: A
+    id: str
+    model: str
+    arrival_s: float
+
+    @property
+    def created(self) -> int:
+        """For the answer."""
+        return int(self.arrival_s)
+
+    @property
+    def interval(self) -> int:
+        """Tokens that share a chunk."""
+        return self.body.stream_interval or self.server.config.stream_interval
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        options = self.body.stream_options
+        return options is not None and bool(options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether each chunk has the usage so far."""
+        options = self.body.stream_options
+        return self.include_usage and options is not None and bool(options.continuous_usage_stats)
+
+    def grammar(self) -> Grammar | None:
+        """The constraint that the body asks for.
+
+        Raises:
+            RequestError: malformed, or more than one.
+        """
+        body = self.body
+        return response_grammar(
+            response_format=body.response_format,
+            structured_outputs=body.structured_outputs,
+            guided_json=body.guided_json,
+            guided_regex=body.guided_regex,
+            guided_choice=body.guided_choice,
+            guided_grammar=body.guided_grammar,
+        )
+
+
+async def read_ask(http: HttpRequest, kind: type[A], prefix: str) -> Asking[A]:
+    """Read a request body.
+
+    Args:
+        prefix: of the answer's id, such as "cmpl".
+
+    Raises:
+        ApiError: 503, 413, 404 or 429.
+        RequestError: malformed.
+    """
+    arrival_s = time.time()
+    server = state_of(http)
+    server.check_ready()
+    raw = await read_body(http, server.config.max_body_bytes)
+    body = decode(raw, kind)
+    if _log.isEnabledFor(logging.DEBUG):
+        unknown = unknown_fields(raw, kind)
+        if unknown:
+            _log.debug("fields ignored: %s", ", ".join(unknown))
+    model = server.check_model(body.model)
+    server.check_queue()
+    given = clean_id(body.request_id) or clean_id(http.headers.get("x-request-id"))
+    answer_id = f"{prefix}-{given or uuid.uuid4().hex}"
+    return Asking(server=server, http=http, body=body, id=answer_id, model=model, arrival_s=arrival_s)

@@ -1,0 +1,1 @@
+"""OpenAI's HTTP bodies as typed structs: what clients send (read leniently) and what they get back."""
