@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from baton.server.tools.deltas import SPACE, Delta, DeltaWriter, MakeId, random_call_id
-from baton.server.tools.json_call import JsonCall
+from baton.server.tools.json_call import JsonCall, split_end, without_brace
 from baton.server.tools.tags import begins_with, find_tag, split_run
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -80,13 +80,16 @@ class HermesParser:
         return call.ended
 
     def _in_broken(self) -> bool:
-        """Arguments that are no JSON: the client gets them as they are, up to the tag."""
+        """Arguments that are no JSON: the client gets them as they are, up to the end of the call."""
         place, tag = find_tag(self._buffer, (_CLOSE,))
-        self._out.arguments(self._buffer[:place])
-        self._buffer = self._buffer[place + len(tag or "") :]
-        if tag:
-            self._state = self._in_content
-        return tag is not None
+        text, end = split_end(self._buffer[:place])
+        self._out.arguments(text)
+        if tag is None:
+            self._buffer = end + self._buffer[place:]
+            return False
+        self._out.arguments(without_brace(end))
+        self._buffer, self._state = self._buffer[place + len(tag) :], self._in_content
+        return True
 
     def _in_tail(self) -> bool:
         """After the arguments. Brackets too many or too few are forgiven; other text is content."""

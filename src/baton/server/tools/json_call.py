@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
+from baton.server.tools.deltas import SPACE
 from baton.server.tools.json_object import Member, ObjectScanner, is_object
 
 _ARGUMENTS = ("arguments", "parameters")
+_END = SPACE + "}"
 _STRIDE = 256  # what is no call must not be read much further than where that shows: it is read again
 
 
@@ -139,3 +141,14 @@ class JsonCall:
         except (ValueError, RecursionError):  # half a surrogate pair, an integer of too many digits, too many brackets
             return 0
         return value
+
+
+def split_end(broken: str) -> tuple[str, str]:
+    """Broken arguments so far: what belongs to them, and what may turn out to be the end of the call."""
+    text = broken.rstrip(_END)
+    return text, broken[len(text) :]
+
+
+def without_brace(end: str) -> str:
+    """The end of a call without its own closing brace: what belongs to the arguments."""
+    return end.rstrip(SPACE).removesuffix("}").rstrip(SPACE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from baton.server.tools.deltas import SPACE, Delta, DeltaWriter, MakeId, random_call_id
-from baton.server.tools.json_call import JsonCall
+from baton.server.tools.json_call import JsonCall, split_end, without_brace
 from baton.server.tools.tags import begins_with, find_tag, split_run
 
 _TAG = "<|python_tag|>"
@@ -30,6 +30,7 @@ class Llama3JsonParser:
         self._buffer = ""  # text not yet understood
         self._lead = ""  # what precedes the object that is being read; content if it is no call
         self._after_call = False
+        self._in_list = False
         self._call: JsonCall | None = None
         self._state: Callable[[], bool] = self._in_lead
 
@@ -44,7 +45,7 @@ class Llama3JsonParser:
             if self._call.name is None:
                 self._out.content(self._lead + self._call.text + self._buffer)
         elif self._state == self._in_broken:
-            self._out.arguments(self._buffer)
+            self._out.arguments(without_brace(self._buffer))
         elif not self._after_call or self._buffer:
             self._out.content(self._lead + self._buffer)
         self._out.finish()
@@ -68,9 +69,11 @@ class Llama3JsonParser:
         return True
 
     def _give_back(self, text: str) -> None:
-        """What was taken for the beginning of a call is content."""
-        self._out.content(self._lead + text)
-        self._lead, self._after_call, self._call, self._state = "", False, None, self._in_content
+        """What was taken for the beginning of a call is content; the bracket that ends a list of calls is not."""
+        lead = self._lead.replace("]", "", 1) if self._after_call and self._in_list else self._lead
+        self._out.content(lead + text)
+        self._lead, self._after_call, self._in_list = "", False, False
+        self._call, self._state = None, self._in_content
 
     def _in_content(self) -> bool:
         place, mark = find_tag(self._buffer, ("\n", _TAG))
@@ -95,7 +98,7 @@ class Llama3JsonParser:
         if call.name is None:
             return False
         if new:
-            self._lead = ""
+            self._in_list, self._lead = self._in_list or "[" in self._lead, ""
             self._out.call(call.name)
         self._out.arguments(call.take())
         if call.ended:
@@ -104,8 +107,8 @@ class Llama3JsonParser:
         return call.ended
 
     def _in_broken(self) -> bool:
-        self._out.arguments(self._buffer)
-        self._buffer = ""
+        text, self._buffer = split_end(self._buffer)
+        self._out.arguments(text)
         return False
 
     def _in_tail(self) -> bool:
