@@ -9,7 +9,7 @@ import sys
 
 from baton.cluster.launch import EngineLaunch
 from baton.obs.log import get_logger
-from baton.server.engine_client import EngineClient
+from baton.server.engine_client import EngineClient, EngineState
 
 _log = get_logger(__name__)
 _LAST_WORD_S = 0.1  # for a message that the engine sent before its end
@@ -66,10 +66,11 @@ class LocalEngine:
     async def stop(self) -> None:
         """End the process, by force if it does not end by itself, and close the client."""
         self._stopping = True
+        loading = self.client.state is EngineState.STARTING
         await self.client.close()
         if self._process is None or self._watcher is None:
             return
-        if not await self._ended_within(_STOP_S):
+        if loading or not await self._ended_within(_STOP_S):  # one that loads reads no messages
             self._signal(signal.SIGTERM)
             if not await self._ended_within(_TERMINATE_S):
                 self._signal(signal.SIGKILL)
@@ -83,7 +84,6 @@ class LocalEngine:
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         if self._process.returncode is None:
-            _log.warning("the engine process %d does not end; sending %s", self._process.pid, number.name)
             self._process.send_signal(number)
 
 

@@ -204,6 +204,7 @@ class EngineClient:
             self.state, self._cause = EngineState.DEAD, message
         if self._started is not None and not self._started.done():
             self._started.set_exception(EngineDeadError(message))
+            self._started.exception()  # seen: nobody has to wait for it
         for stream in list(self._streams.values()):
             stream._fail(EngineDeadError(message))
 
@@ -215,8 +216,8 @@ class EngineClient:
     async def close(self) -> None:
         """Ask the engine process to end, fail open streams and close the socket."""
         self.stop()
-        await asyncio.sleep(0.05)  # the socket drops what has not left
         self.lost("the server has stopped")
+        await asyncio.sleep(0.05)  # the socket drops what has not left
         if self._socket is not None:
             self._socket.close()
             self._socket = None
