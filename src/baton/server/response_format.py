@@ -107,7 +107,10 @@ def _json(value: object, param: str, name: str) -> Grammar:
             raise RequestError(f"{name} is not valid JSON: {error}", param=param) from error
     if not isinstance(value, Mapping):
         raise RequestError(f"{name} must be a JSON schema (an object, or its JSON text)", param=param)
-    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=json.dumps(value, ensure_ascii=False))
+    try:
+        return Grammar(kind=GrammarKind.JSON_SCHEMA, source=json.dumps(value))
+    except RecursionError as error:
+        raise RequestError(f"{name} is nested too deeply", param=param) from error
 
 
 def _json_object(value: object, param: str, name: str) -> Grammar:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from baton.core.errors import RequestError
 from baton.core.sampling import Grammar, GrammarKind
 from baton.server.tools.definitions import ChoiceMode, Tool, ToolChoice, parse_tool_choice, parse_tools
 from baton.server.tools.deltas import MakeId, random_call_id
@@ -88,7 +89,17 @@ def tool_grammar(tools: Sequence[Tool], choice: ToolChoice, *, parallel: bool = 
     Named: the text is the JSON of the arguments. Required: a JSON list of {"name", "parameters"}, at least one and,
     without `parallel`, at most one. Both are JSON whatever format the model was trained on: any model can be held to
     them.
+
+    Raises:
+        RequestError: a schema is nested too deeply; param is "tools".
     """
+    try:
+        return _tool_grammar(tools, choice, parallel)
+    except RecursionError as error:
+        raise RequestError("tools is nested too deeply", param="tools") from error
+
+
+def _tool_grammar(tools: Sequence[Tool], choice: ToolChoice, parallel: bool) -> Grammar | None:
     if choice.mode is ChoiceMode.NAMED:
         named = next(tool for tool in tools if tool.name == choice.name)
         return _schema_grammar(named.parameters)
@@ -130,4 +141,4 @@ def _moved_entry(key: str, value: Any, place: str) -> Any:
 
 
 def _schema_grammar(schema: Mapping[str, Any]) -> Grammar:
-    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=json.dumps(schema, ensure_ascii=False))
+    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=json.dumps(schema))
