@@ -62,14 +62,14 @@ def sampling_params(
 
 
 def _check(ask: GenerationFields, n: int) -> None:
+    if ask.use_beam_search:
+        raise RequestError("use_beam_search is not supported; leave it out", param="use_beam_search")
     if ask.temperature is not None and ask.temperature > 2:
         raise RequestError(f"temperature must be between 0 and 2, got {ask.temperature}", param="temperature")
     if n > MAX_N:
         raise RequestError(f"n must be at most {MAX_N}, got {n}", param="n")
     if n > 1 and ask.temperature is not None and 0 <= ask.temperature < GREEDY_BELOW:
         raise RequestError(f"n must be 1 with temperature 0 (all choices would be the same), got {n}", param="n")
-    if ask.use_beam_search:
-        raise RequestError("use_beam_search is not supported; leave it out", param="use_beam_search")
     if ask.kv_transfer_params:
         raise RequestError("kv_transfer_params is not supported: this engine has no peer", param="kv_transfer_params")
     if ask.stream_options is not None and not ask.stream:
