@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -23,9 +24,14 @@ app.command()(serve)
 
 
 def main() -> None:
-    """Run the command line. What the user can mend ends as one line on stderr and exit code 2; a dead engine in 1."""
+    """Run the command line."""
+    run_reporting(app)
+
+
+def run_reporting(command: Callable[[], object]) -> None:
+    """Run it. What the user can mend ends as one line on stderr and exit code 2, an engine that dies in code 1."""
     try:
-        app()
+        command()
     except UserError as error:
         print(f"baton: {error}", file=sys.stderr)
         sys.exit(2)
