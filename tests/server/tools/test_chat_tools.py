@@ -57,7 +57,7 @@ def test_tools_are_in_the_prompt_unless_none_may_be_called(server: Server) -> No
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": ["f"]}, "tools"),
+        ({"tools": [{"type": "retrieval"}]}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": "maybe"}, "tool_choice"),
         ({"response_format": {"type": "xml"}}, "response_format"),
