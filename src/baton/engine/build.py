@@ -1,62 +1,40 @@
-"""Assembles an engine from options: the one place where everything is chosen."""
+"""Assembles an engine from options: scheduler, executor, and what a front must know."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import torch
-
-from baton.cache.layout import BlockLayout
 from baton.cache.manager import CacheManager
-from baton.core.config import CacheConfig, LoadFormat, SchedulerConfig
-from baton.core.errors import ConfigError, RequestError
-from baton.core.model_config import ModelConfig
+from baton.core.config import CacheConfig, SchedulerConfig
+from baton.core.errors import RequestError
 from baton.core.request import Request
 from baton.core.validation import check_request
 from baton.engine.engine import Engine
-from baton.engine.executor import Executor, InlineExecutor, ThreadExecutor
+from baton.engine.executor import Executor, InlineExecutor, ThreadExecutor, runner_thread
 from baton.engine.grammar import GrammarCompiler
+from baton.engine.load import LoadedRunner, load_runner, resolve_device
 from baton.engine.options import EngineOptions
-from baton.engine.runner import ModelRunner
-from baton.engine.sizing import CacheSize, size_cache
-from baton.engine.storage import allocate_kv
-from baton.kernels.select import select_kernels
-from baton.models.loader import load_model
-from baton.obs.log import get_logger
 from baton.sched.scheduler import Scheduler
 from baton.text.tokenizer import Tokenizer, load_tokenizer
 from baton.wire.engine import EngineInfo
 
-_log = get_logger(__name__)
-
-_CPU_BLOCK_TOKENS = 16
-_GPU_BLOCK_TOKENS = 64
-_CPU_CACHE_BYTES = 4 * 2**30
-_CPU_MEMORY_SHARE = 0.25
-_GPU_MEMORY_SHARE = 0.5
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """A ready engine and what a front needs to know about it.
+    """A ready engine and what a front in the same process needs beside it.
 
     Attributes:
         tokenizer: None when the model brings none.
         grammars: compiles constraints; None without a tokenizer.
-        eos_token_ids: the model's end-of-sequence tokens.
-        vocab_size: rows of the model's output.
-        info: the same for a front in another process.
+        info: what a front in any process must know.
     """
 
     engine: Engine
     options: EngineOptions
     tokenizer: Tokenizer | None
     grammars: GrammarCompiler | None
-    eos_token_ids: frozenset[int]
-    vocab_size: int
-    max_model_len: int
     info: EngineInfo
 
     def check(self, request: Request) -> None:
@@ -65,7 +43,7 @@ class EngineParts:
         Raises:
             RequestError: naming the parameter.
         """
-        check_request(request, vocab_size=self.vocab_size, max_model_len=self.max_model_len)
+        check_request(request, vocab_size=self.info.vocab_size, max_model_len=self.info.max_model_len)
         grammar = request.params.grammar
         if grammar is not None:
             if self.grammars is None:
@@ -81,80 +59,24 @@ def build_engine(options: EngineOptions) -> EngineParts:
         ModelError: a model that cannot be served.
     """
     device = resolve_device(options.device)
-    kernels = select_kernels(device, torch.float32)
     tokenizer = _tokenizer(options)
-    loaded = load_model(
-        Path(options.model),
-        device=device,
-        dtype=options.dtype,
-        load_format=LoadFormat(options.load_format),
-        kernels=kernels,
-        max_model_len=options.max_model_len,
-        seed=options.seed,
-    )
-    config = loaded.config
-    dtype = str(loaded.dtype).removeprefix("torch.")
-    fingerprint = config.fingerprint(dtype)
-    (spec,) = loaded.model.cache_specs()
-    layout = BlockLayout(spec, options.block_size or (_CPU_BLOCK_TOKENS if device == "cpu" else _GPU_BLOCK_TOKENS))
-    size = _size(options, loaded.max_model_len, layout, device)
-    eos_token_ids = frozenset(config.eos_token_ids) | (tokenizer.eos_token_ids if tokenizer else frozenset())
-    grammars = _grammars(tokenizer, eos_token_ids, config.vocab_size)
-    runner = ModelRunner(
-        model=loaded.model,
-        kv=allocate_kv(layout, size.num_blocks, device=device, dtype=loaded.dtype),
-        kernels=kernels,
-        vocab_size=config.vocab_size,
-        num_slots=options.max_num_seqs,
-        max_model_len=size.max_model_len,
-        grammars=grammars,
-    )
-    scheduler = Scheduler(
-        SchedulerConfig(
-            max_num_seqs=options.max_num_seqs,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-            max_model_len=size.max_model_len,
-        ),
-        CacheManager(
-            CacheConfig(
-                block_tokens=layout.block_tokens,
-                num_blocks=size.num_blocks,
-                enable_prefix_caching=options.enable_prefix_caching,
-                fingerprint=fingerprint,
-            )
-        ),
-    )
-    executor: Executor = ThreadExecutor(runner) if options.async_scheduling else InlineExecutor(runner)
-    _log_start(options, config, layout, size, device, loaded.dtype)
+    load = partial(load_runner, options, device, tokenizer)
+    run_ahead = device != "cpu" if options.async_scheduling is None else options.async_scheduling
+    executor: Executor
+    if run_ahead:
+        thread = runner_thread()
+        loaded = thread.submit(load).result()
+        executor = ThreadExecutor(loaded.runner, thread)
+    else:
+        loaded = load()
+        executor = InlineExecutor(loaded.runner)
     return EngineParts(
-        engine=Engine(scheduler, executor, async_scheduling=options.async_scheduling),
+        engine=Engine(_scheduler(options, loaded), executor, async_scheduling=run_ahead),
         options=options,
         tokenizer=tokenizer,
-        grammars=grammars,
-        eos_token_ids=eos_token_ids,
-        vocab_size=config.vocab_size,
-        max_model_len=size.max_model_len,
-        info=EngineInfo(
-            model=options.model,
-            tokenizer="" if tokenizer is None else options.tokenizer or options.model,
-            architecture=config.architecture,
-            dtype=dtype,
-            device=device,
-            fingerprint=fingerprint,
-            eos_token_ids=eos_token_ids,
-            vocab_size=config.vocab_size,
-            max_model_len=size.max_model_len,
-            max_num_seqs=options.max_num_seqs,
-            block_tokens=layout.block_tokens,
-            num_blocks=size.num_blocks,
-        ),
+        grammars=loaded.grammars,
+        info=_info(options, device, tokenizer, loaded),
     )
-
-
-def _grammars(tokenizer: Tokenizer | None, eos_token_ids: frozenset[int], vocab_size: int) -> GrammarCompiler | None:
-    if tokenizer is None:
-        return None
-    return GrammarCompiler(tokenizer.backend, eos_token_ids=eos_token_ids, vocab_size=vocab_size)
 
 
 def _tokenizer(options: EngineOptions) -> Tokenizer | None:
@@ -165,64 +87,33 @@ def _tokenizer(options: EngineOptions) -> Tokenizer | None:
     return load_tokenizer(path)
 
 
-def _size(options: EngineOptions, model_max_len: int, layout: BlockLayout, device: str) -> CacheSize:
-    if device == "cpu":
-        memory_bytes = min(_CPU_CACHE_BYTES, int(_CPU_MEMORY_SHARE * _available_memory_bytes()))
-    else:
-        memory_bytes = int(_GPU_MEMORY_SHARE * torch.cuda.mem_get_info(device)[0])
-    return size_cache(
-        block_tokens=layout.block_tokens,
-        bytes_per_token=layout.token_bytes,
-        memory_bytes=memory_bytes,
-        kv_cache_tokens=options.kv_cache_tokens,
-        max_model_len=options.max_model_len,
-        model_max_len=model_max_len,
+def _scheduler(options: EngineOptions, loaded: LoadedRunner) -> Scheduler:
+    limits = SchedulerConfig(
         max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=loaded.size.max_model_len,
     )
-
-
-def _available_memory_bytes() -> int:
-    """Memory that can be had without swapping: free, or held by caches (Linux; elsewhere what is free)."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    (kib,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return int(kib) * 1024
-
-
-def _log_start(
-    options: EngineOptions,
-    config: ModelConfig,
-    layout: BlockLayout,
-    size: CacheSize,
-    device: str,
-    dtype: torch.dtype,
-) -> None:
-    tokens = size.num_blocks * layout.block_tokens
-    _log.info("%s from %s, %s on %s", config.architecture, options.model, str(dtype).removeprefix("torch."), device)
-    _log.info(
-        "KV cache: %d tokens in %d blocks of %d, %.2f GiB; maximum concurrency at max_model_len %d: %.2f sequences",
-        tokens,
-        size.num_blocks,
-        layout.block_tokens,
-        size.num_blocks * layout.block_bytes / 2**30,
-        size.max_model_len,
-        tokens / size.max_model_len,
+    cache = CacheConfig(
+        block_tokens=loaded.layout.block_tokens,
+        num_blocks=loaded.size.num_blocks,
+        enable_prefix_caching=options.enable_prefix_caching,
+        fingerprint=loaded.fingerprint,
     )
+    return Scheduler(limits, CacheManager(cache))
 
 
-def resolve_device(device: str) -> str:
-    """ "auto" becomes the GPU if there is one, else the CPU.
-
-    Raises:
-        ConfigError: the device does not exist here.
-    """
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise ConfigError(f"device must be cpu, cuda, cuda:N or auto, got {device!r}")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={device} asked for, but torch sees no GPU; use device=cpu")
-    return device
+def _info(options: EngineOptions, device: str, tokenizer: Tokenizer | None, loaded: LoadedRunner) -> EngineInfo:
+    return EngineInfo(
+        model=options.model,
+        tokenizer="" if tokenizer is None else options.tokenizer or options.model,
+        architecture=loaded.config.architecture,
+        dtype=loaded.dtype,
+        device=device,
+        fingerprint=loaded.fingerprint,
+        eos_token_ids=loaded.eos_token_ids,
+        vocab_size=loaded.config.vocab_size,
+        max_model_len=loaded.size.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        block_tokens=loaded.layout.block_tokens,
+        num_blocks=loaded.size.num_blocks,
+    )

@@ -52,12 +52,26 @@ class InlineExecutor:
         """Nothing is held."""
 
 
-class ThreadExecutor:
-    """Runs steps in one worker thread, so that the next step can be planned meanwhile."""
+def runner_thread() -> ThreadPoolExecutor:
+    """One thread that loads a model and then runs its steps.
 
-    def __init__(self, runner: Runner) -> None:
+    Both must be the same thread on a CPU: once a second thread of a process runs parallel torch operations, every
+    one of them takes 2 to 4 times as long (OpenMP keeps a team of workers for each thread, and they fight for cores).
+    """
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="baton-runner")
+
+
+class ThreadExecutor:
+    """Runs steps in one worker thread, so that the next step can be planned meanwhile.
+
+    Args:
+        runner: executes the steps.
+        thread: the thread that made the runner, see `runner_thread`; a new one by default.
+    """
+
+    def __init__(self, runner: Runner, thread: ThreadPoolExecutor | None = None) -> None:
         self._runner = runner
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="baton-runner")
+        self._pool = thread or runner_thread()
 
     def submit(self, step: Step) -> Pending:
         """Queue the step."""

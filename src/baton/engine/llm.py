@@ -188,7 +188,7 @@ class LLM:
             params=self._resolve(params),
             priority=priority,
             cache_salt=cache_salt,
-            eos_token_ids=self._parts.eos_token_ids,
+            eos_token_ids=self._parts.info.eos_token_ids,
         )
         self._parts.check(request)
         return OutputCollector(
@@ -210,7 +210,7 @@ class LLM:
     @property
     def vocab_size(self) -> int:
         """Rows of the model's output; token ids are below it."""
-        return self._parts.vocab_size
+        return self._parts.info.vocab_size
 
     @property
     def tokenizer(self) -> Tokenizer:

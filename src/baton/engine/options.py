@@ -27,7 +27,8 @@ class EngineOptions:
         max_num_seqs: sequences that run at once.
         max_num_batched_tokens: token budget of a step.
         enable_prefix_caching: reuse KV blocks of earlier requests with the same prefix.
-        async_scheduling: plan the next step while one runs.
+        async_scheduling: plan the next step while one runs; by default on a GPU only, since on a CPU planning and
+            running share the cores.
         seed: of dummy weights and of the seeds drawn for requests without one.
     """
 
@@ -42,7 +43,7 @@ class EngineOptions:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     enable_prefix_caching: bool = True
-    async_scheduling: bool = True
+    async_scheduling: bool | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:

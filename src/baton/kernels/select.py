@@ -10,8 +10,8 @@ from baton.kernels.interface import Kernels
 from baton.kernels.torch_twin import TorchKernels
 
 
-def select_kernels(device: str, dtype: torch.dtype) -> Kernels:
-    """Kernels for `device` ("cpu", "cuda", "cuda:1", ..) and models of `dtype`.
+def select_kernels(device: str) -> Kernels:
+    """Kernels for `device` ("cpu", "cuda", "cuda:1", ..).
 
     On a CPU this also asks the C library to keep freed memory. Other devices run the plain torch kernels.
     """
