@@ -108,9 +108,7 @@ def events_of(raw: bytes) -> list[dict[str, Any]]:
 @contextmanager
 def run_server(tokenizer: Path | None, config: ServerConfig | None = None, **stub: Any) -> Iterator[Server]:
     """A server over a stub engine (fields of StubOptions), on a free port, in a thread."""
-    options = StubOptions(
-        **{"vocab_size": VOCAB, "max_model_len": 2048, "tokenizer": str(tokenizer or ""), **stub}
-    )
+    options = StubOptions(**{"vocab_size": VOCAB, "max_model_len": 2048, "tokenizer": str(tokenizer or ""), **stub})
     launch = EngineLaunch(module="baton.engine.stub_process", options=msgspec.json.encode(options).decode())
     with serve(launch, config or ServerConfig(served_model_names=("MODEL", "alias"))) as server:
         yield server

@@ -9,7 +9,6 @@ from enum import Enum
 
 from starlette.types import Receive
 
-from baton.core.errors import EngineDeadError
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.obs.log import get_logger
 from baton.server.engine_client import DeltaStream
@@ -86,12 +85,16 @@ class Generation:
         """
         self._server.num_open += 1
         try:
-            for request in self._requests:
-                self._streams.append(self._server.engine.submit(request))
-                self._metrics.append(self._measure(request))
-        except EngineDeadError:
-            await self.__aexit__()
+            self._start()
+        except BaseException as error:
+            await self.__aexit__(type(error))
             raise
+        return self
+
+    def _start(self) -> None:
+        for request in self._requests:
+            self._streams.append(self._server.engine.submit(request))
+            self._metrics.append(self._measure(request))
         self._tasks.append(asyncio.create_task(self._watch_client()))
         timeout_s = self._server.config.request_timeout_s
         if timeout_s is not None:
@@ -100,7 +103,6 @@ class Generation:
         if len(self._streams) > 1:
             self._num_pumping = len(self._streams)
             self._tasks += [asyncio.create_task(self._pump(i)) for i in range(len(self._streams))]
-        return self
 
     def _measure(self, request: Request) -> RequestMetrics | None:
         metrics = self._server.metrics

@@ -1,0 +1,96 @@
+"""Models, tokenizer and probes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from baton.text.tokenizer import load_tokenizer
+from tests.server.harness import END, START, Server, run_server
+from tests.server.test_http_cases import check_error
+
+
+def test_models(server: Server) -> None:
+    body = httpx.get(server.url + "/v1/models").json()
+    assert body["object"] == "list" and [card["id"] for card in body["data"]] == ["MODEL", "alias"]
+    card = body["data"][1]
+    assert card["object"] == "model" and card["max_model_len"] == 2048 and card["root"] == "stub"
+    assert httpx.get(server.url + "/v1/models/alias").json() == card
+    missing = httpx.get(server.url + "/v1/models/org/other")
+    assert missing.status_code == 404
+    check_error(missing, "model")
+
+
+def test_tokenize_and_back(server: Server, tokenizer_folder: Path) -> None:
+    text = "Grüße 🌍"
+    answer = server.post("/tokenize", model="MODEL", prompt=text, return_token_strs=True).json()
+    assert answer["tokens"] == load_tokenizer(tokenizer_folder).encode(text)
+    assert answer["count"] == len(text.encode()) == len(answer["tokens"]) and answer["max_model_len"] == 2048
+    assert answer["token_strs"][:2] == ["G", "r"] and answer["token_strs"][2] == "bytes:\\xc3"
+    assert server.post("/detokenize", tokens=answer["tokens"]).json() == {"prompt": text}
+    assert server.post("/detokenize", tokens=[START, END]).json() == {"prompt": "<start><end>"}
+
+
+def test_long_text_is_tokenized_like_a_short_one(server: Server) -> None:
+    assert server.post("/tokenize", prompt="ab" * 50_000).json()["count"] == 100_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "x", "messages": []}, "prompt"),
+        ("/tokenize", {"prompt": 3}, "prompt"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [1, 999999]}, "tokens.1"),
+        ("/detokenize", {"tokens": [1, -1]}, "tokens.1"),
+    ],
+)
+def test_refused_by_name(server: Server, path: str, body: dict[str, object], param: str) -> None:
+    response = server.post(path, **body)
+    assert response.status_code == 400
+    check_error(response, param)
+
+
+def test_tokenizer_info(server: Server) -> None:
+    info = httpx.get(server.url + "/tokenizer_info").json()
+    assert info["eos_token"] == "<end>" and info["bos_token"] == "<start>"
+    assert info["eos_token_id"] == END and info["bos_token_id"] == START
+    assert "assistant" in info["chat_template"]
+
+
+def test_probes(server: Server) -> None:
+    for path in ("/health", "/live", "/ready", "/ping"):
+        response = httpx.get(server.url + path)
+        assert (response.status_code, response.content) == (200, b""), path
+    assert httpx.post(server.url + "/ping").status_code == 200
+    assert set(httpx.get(server.url + "/version").json()) == {"version"}
+    assert httpx.get(server.url + "/load").json() == {"server_load": 0}
+    assert httpx.head(server.url + "/metrics").status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/chat/completions", 405), ("GET", "/nope", 404)])
+def test_wrong_routes_answer_in_the_same_shape(server: Server, method: str, path: str, status: int) -> None:
+    response = httpx.request(method, server.url + path)
+    assert response.status_code == status
+    check_error(response, None)
+
+
+def test_without_a_tokenizer_there_are_ids_only() -> None:
+    with run_server(None) as server:
+        body = {"prompt": [1, 2], "max_tokens": 2, "seed": 1, "return_token_ids": True, "logprobs": 0, "echo": True}
+        choice = server.complete(**body)["choices"][0]
+        assert choice["text"] == "" and len(choice["token_ids"]) == 2
+        assert choice["logprobs"]["tokens"][:2] == ["token_id:1", "token_id:2"]
+        for path, refused, param in (
+            ("/v1/completions", {"prompt": "x"}, "prompt"),
+            ("/v1/completions", {"prompt": [1], "stop": "x"}, "stop"),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, "prompt"),
+            ("/tokenize", {"prompt": "x"}, "prompt"),
+            ("/detokenize", {"tokens": [1]}, "prompt"),
+        ):
+            response = server.post(path, **refused)
+            assert response.status_code == 400
+            check_error(response, param)
