@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_stream_interval_groups_all_but_the_first_and_the_last_token(server: Ser
     options = {"include_usage": True, "continuous_usage_stats": True}
     *chunks, _ = server.stream(PATH, prompt="x", max_tokens=12, stream_interval=5, stream_options=options)
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    steps = [b - a for a, b in zip(counts, counts[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(counts)]
     assert counts[-1] == 12
     assert all(step >= 5 for step in steps[:-1]), counts
 
@@ -120,7 +121,7 @@ def test_echo_with_logprobs(server: Server, tokenizer: Tokenizer, prompt: Any, s
     if stream:
         chunks = [chunk["choices"][0] for chunk in server.stream(PATH, **body)]
         text = "".join(choice["text"] for choice in chunks)
-        lists = {k: sum((choice["logprobs"][k] for choice in chunks), []) for k in chunks[0]["logprobs"]}
+        lists = {k: [entry for choice in chunks for entry in choice["logprobs"][k]] for k in chunks[0]["logprobs"]}
     else:
         choice = server.complete(**body)["choices"][0]
         text, lists = choice["text"], choice["logprobs"]
@@ -208,8 +209,12 @@ def test_truncate_prompt_tokens_keeps_the_end(server: Server) -> None:
 
 
 def test_nulls_are_as_if_not_given(server: Server) -> None:
-    names = "max_tokens temperature top_p n stream logprobs echo stop seed suffix logit_bias stream_options best_of user"
-    names += " presence_penalty frequency_penalty top_k min_p repetition_penalty ignore_eos min_tokens bad_words priority"
+    names = (
+        "max_tokens temperature top_p n stream logprobs echo stop seed suffix logit_bias stream_options best_of user"
+    )
+    names += (
+        " presence_penalty frequency_penalty top_k min_p repetition_penalty ignore_eos min_tokens bad_words priority"
+    )
     names += " prompt_logprobs kv_transfer_params structured_outputs response_format cache_salt request_id"
     body = dict.fromkeys(names.split())
     assert server.complete(prompt="x", **body)["usage"]["completion_tokens"] == 16

@@ -153,19 +153,19 @@ def test_slow_reader_gets_everything_in_few_pieces(tokenizer_folder: Path) -> No
 
 
 def test_drain_refuses_new_requests_and_ends_running_ones(slow: Any) -> None:
-    with slow() as server:
-        with (
-            server.http() as http,
-            http.stream("POST", COMPLETIONS, json={"prompt": "x", "max_tokens": 30, "stream": True}) as response,
-        ):  # noqa: E501
-            server.call(server.client.drain, "the server is shutting down")
-            refused = server.post(COMPLETIONS, prompt="x")
-            check_error(refused, None)
-            assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
-            assert httpx.get(server.url + "/ready").status_code == 503
-            assert httpx.get(server.url + "/health").status_code == 200
-            events = events_of(b"".join(response.iter_raw()))
-            assert events[-1]["choices"][0]["finish_reason"] == "length"
+    with (
+        slow() as server,
+        server.http() as http,
+        http.stream("POST", COMPLETIONS, json={"prompt": "x", "max_tokens": 30, "stream": True}) as response,
+    ):
+        server.call(server.client.drain, "the server is shutting down")
+        refused = server.post(COMPLETIONS, prompt="x")
+        check_error(refused, None)
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        assert httpx.get(server.url + "/ready").status_code == 503
+        assert httpx.get(server.url + "/health").status_code == 200
+        events = events_of(b"".join(response.iter_raw()))
+        assert events[-1]["choices"][0]["finish_reason"] == "length"
 
 
 def test_dead_engine(slow: Any) -> None:
@@ -174,7 +174,7 @@ def test_dead_engine(slow: Any) -> None:
         with (
             server.http() as http,
             http.stream("POST", COMPLETIONS, json={"prompt": "x", "max_tokens": 2000, "stream": True}) as response,
-        ):  # noqa: E501
+        ):
             assert response.status_code == 200
             os.kill(server.engine.pid or 0, signal.SIGKILL)
             events = events_of(b"".join(response.iter_raw()))
