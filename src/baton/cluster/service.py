@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import resource
 import signal
 import socket
 import time
@@ -23,6 +25,8 @@ from baton.server.engine_client import EngineClient
 
 _log = get_logger(__name__)
 _BACKLOG = 2048
+_FILES = 65536
+_KEEP_ALIVE_S = 65  # longer than clients keep idle connections, so that none is closed under a request
 _POLL_S = 0.02
 _RETRY_S = 1.0  # between a start that failed and the next
 _NOTICE_S = 1.0  # after the engine's end: time for errors to reach clients and for /health to be seen
@@ -66,6 +70,7 @@ def run_service(config: ServiceConfig, launch: EngineLaunch, front: Front) -> in
         UserError: the port is taken, or the engine cannot start for a reason that the user can mend.
         EngineDeadError: the engine cannot start. Nothing is left running after either.
     """
+    _raise_file_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_Service(config, launch, front).run())
 
@@ -128,6 +133,7 @@ class _Service:
                 application,
                 http="httptools",
                 ws="none",
+                timeout_keep_alive=_KEEP_ALIVE_S,
                 log_config=None,
                 log_level="warning",
                 access_log=False,
@@ -135,6 +141,8 @@ class _Service:
             )
         )
         _listen(listener)
+        gc.collect()
+        gc.freeze()  # what was loaded stays: later collections need not walk it
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             if serving.done():
@@ -198,6 +206,14 @@ class _Service:
                 server.force_exit = True
             await asyncio.wait({serving}, timeout=0.1)
         serving.result()
+
+
+def _raise_file_limit() -> None:
+    """Every connection is an open file; the usual soft limit of 1024 is for programs that call select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _first(*events: asyncio.Event) -> None:
