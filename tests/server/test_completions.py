@@ -246,3 +246,27 @@ def test_refused_by_name(server: Server, body: dict[str, Any], param: str) -> No
     response = server.post(PATH, **body)
     assert response.status_code == 400, response.text
     check_error(response, param)
+
+
+ODD_TEXTS = ["emoji 🙂👨‍👩‍👧", "e\u0301a\u0308 combining", "日本語 한국어", "नमस्ते", "plain"]
+
+
+@pytest.mark.parametrize("stop", [None, ["e", "\u00e9"]], ids=["free", "stops"])
+def test_streams_join_to_the_whole_text_for_200_prompts(server: Server, stop: list[str] | None) -> None:
+    """The stub samples bytes at random: most are no valid UTF-8, some are cut inside a character."""
+    for first in range(0, 200, 50):
+        prompts = [f"{i} {ODD_TEXTS[i % len(ODD_TEXTS)]}" for i in range(first, first + 50)]
+        body = {"prompt": prompts, "max_tokens": 30, "seed": first, "stop": stop}
+        whole = server.complete(**body)["choices"]
+        texts = dict.fromkeys(range(50), "")
+        ends: dict[int, Any] = {}
+        for chunk in server.stream(PATH, **body):
+            for choice in chunk["choices"]:
+                assert choice["index"] not in ends
+                texts[choice["index"]] += choice["text"]
+                if choice["finish_reason"]:
+                    ends[choice["index"]] = (choice["finish_reason"], choice["stop_reason"])
+        assert list(texts.values()) == [choice["text"] for choice in whole]
+        assert [ends[i] for i in range(50)] == [(choice["finish_reason"], choice["stop_reason"]) for choice in whole]
+        assert stop is None or not any(s in text for s in stop for text in texts.values())
+        assert stop is None or any(end[0] == "stop" for end in ends.values())

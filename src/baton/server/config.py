@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from baton.core.errors import ConfigError
+from baton.server.tools.parser import TOOL_PARSERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,5 +56,7 @@ class ServerConfig:
             raise ConfigError(f"request_timeout_s must be positive, got {self.request_timeout_s}")
         if self.drain_timeout_s < 0:
             raise ConfigError(f"drain_timeout_s must not be negative, got {self.drain_timeout_s}")
+        if self.tool_parser is not None and self.tool_parser not in TOOL_PARSERS:
+            raise ConfigError(f"tool_parser must be one of {', '.join(TOOL_PARSERS)}, got {self.tool_parser!r}")
         if not all(self.api_keys):
             raise ConfigError("api_keys must not contain an empty key")

@@ -10,14 +10,12 @@ from enum import Enum
 from starlette.types import Receive
 
 from baton.core.request import FinishReason, Request, SequenceDelta
-from baton.obs.log import get_logger
 from baton.server.engine_client import DeltaStream
 from baton.server.errors import ApiError, ClientGoneError
 from baton.server.metrics import RequestMetrics
+from baton.server.request_log import log_end, log_start
 from baton.server.state import ServerState
 from baton.text.outputs import OutputCollector
-
-_log = get_logger(__name__)
 
 
 class Ending(Enum):
@@ -84,6 +82,8 @@ class Generation:
             EngineDeadError: there is no engine.
         """
         self._server.num_open += 1
+        if self._server.config.enable_log_requests:
+            log_start(self._requests)
         try:
             self._start()
         except BaseException as error:
@@ -121,6 +121,9 @@ class Generation:
         for metrics in self._metrics:
             if metrics is not None:
                 metrics.finish(FinishReason.ERROR if failed else FinishReason.ABORT)
+        if self._server.config.enable_log_requests:
+            ending = self.ending.value if self.ending else "failed" if failed else None
+            log_end([collector.output for collector in self.collectors], ending, time.time() - self.arrival_s)
 
     async def next(self) -> list[tuple[int, SequenceDelta]]:
         """All deltas that have arrived, as (place of the prompt, delta), at least one; empty when all has ended.
