@@ -23,6 +23,9 @@ def check_request(request: Request, *, vocab_size: int, max_model_len: int) -> N
             "no output token fits; shorten the prompt",
             param="prompt",
         )
+    _check_salt(request.cache_salt)
+    if not isinstance(request.priority, int) or isinstance(request.priority, bool):
+        raise RequestError(f"priority must be an integer, got {request.priority!r}", param="priority")
     params = request.params
     _in_vocab(request.prompt_token_ids, "prompt", vocab_size)
     _in_vocab(params.logit_bias, "logit_bias", vocab_size)
@@ -30,6 +33,13 @@ def check_request(request: Request, *, vocab_size: int, max_model_len: int) -> N
     _in_vocab(params.allowed_token_ids or (), "allowed_token_ids", vocab_size)
     for word in params.bad_words_token_ids:
         _in_vocab(word, "bad_words_token_ids", vocab_size)
+
+
+def _check_salt(salt: str) -> None:
+    try:
+        salt.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise RequestError("cache_salt must be valid Unicode text", param="cache_salt") from error
 
 
 def _in_vocab(token_ids: Iterable[int], param: str, vocab_size: int) -> None:

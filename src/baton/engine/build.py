@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from baton.cache.manager import CacheManager
@@ -12,7 +11,7 @@ from baton.core.errors import RequestError
 from baton.core.request import Request
 from baton.core.validation import check_request
 from baton.engine.engine import Engine
-from baton.engine.executor import Executor, InlineExecutor, ThreadExecutor, runner_thread
+from baton.engine.executor import ThreadExecutor, runner_thread
 from baton.engine.grammar import GrammarCompiler
 from baton.engine.load import LoadedRunner, load_runner, resolve_device
 from baton.engine.options import EngineOptions
@@ -44,6 +43,8 @@ class EngineParts:
             RequestError: naming the parameter.
         """
         check_request(request, vocab_size=self.info.vocab_size, max_model_len=self.info.max_model_len)
+        if request.params.stop and self.tokenizer is None:
+            raise RequestError("stop needs a tokenizer and the model has none; use stop_token_ids", param="stop")
         grammar = request.params.grammar
         if grammar is not None:
             if self.grammars is None:
@@ -60,16 +61,14 @@ def build_engine(options: EngineOptions) -> EngineParts:
     """
     device = resolve_device(options.device)
     tokenizer = _tokenizer(options)
-    load = partial(load_runner, options, device, tokenizer)
     run_ahead = device != "cpu" if options.async_scheduling is None else options.async_scheduling
-    executor: Executor
-    if run_ahead:
-        thread = runner_thread()
-        loaded = thread.submit(load).result()
-        executor = ThreadExecutor(loaded.runner, thread)
-    else:
-        loaded = load()
-        executor = InlineExecutor(loaded.runner)
+    thread = runner_thread()
+    try:
+        loaded = thread.submit(load_runner, options, device, tokenizer).result()
+    except BaseException:
+        thread.shutdown()
+        raise
+    executor = ThreadExecutor(loaded.runner, thread)
     return EngineParts(
         engine=Engine(_scheduler(options, loaded), executor, async_scheduling=run_ahead),
         options=options,

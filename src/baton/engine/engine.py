@@ -1,26 +1,34 @@
-"""The loop: schedule, run, commit. Plain and asynchronous form side by side."""
+"""The loop: schedule, run, commit; with async scheduling, the next step is planned while one runs."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from baton.core.errors import EngineDeadError
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.stats import SchedulerStats
 from baton.core.step import Step
 from baton.engine.executor import Executor, Pending
 from baton.sched.scheduler import Scheduler
 
+_PLAIN, _ASYNC = 1, 2
+
 
 class Engine:
     """One scheduler and one executor. Not thread-safe: one thread calls everything.
 
+    An error in planning, in a step or in taking its result ends the engine for good: the caches and tables of a
+    half-run step cannot be trusted. An interrupt (Ctrl-C) while a step is awaited loses nothing; call step() again.
+
     Args:
         scheduler: decides.
         executor: runs steps in order.
-        async_scheduling: plan step n+1 while step n runs.
+        async_scheduling: keep two steps in flight, so that one is planned while another runs; otherwise one.
 
     Attributes:
-        planned: the step that the last call of step() planned; None if it planned none.
+        on_plan: called with every step just planned, before it runs.
         committed: the step whose deltas the last call of step() returned; None if none completed.
     """
 
@@ -28,8 +36,9 @@ class Engine:
         self._scheduler = scheduler
         self._executor = executor
         self._in_flight: deque[tuple[Step, Pending]] = deque()
-        self._async_scheduling = async_scheduling
-        self.planned: Step | None = None
+        self._depth = _ASYNC if async_scheduling else _PLAIN
+        self._death: str | None = None
+        self.on_plan: Callable[[Step], None] | None = None
         self.committed: Step | None = None
 
     def add(self, request: Request) -> None:
@@ -37,43 +46,69 @@ class Engine:
 
         Raises:
             RequestError: it can never run here.
+            EngineDeadError: the engine has stopped.
         """
+        self._require_life()
         self._scheduler.add(request)
 
-    def finish(self, request_id: str, index: int | None = None, reason: FinishReason = FinishReason.ABORT) -> None:
-        """End a request, or one of its sequences, in whatever state it is. Unknown ids are ignored."""
-        self._scheduler.finish(request_id, index, reason)
+    def finish(
+        self, request_id: str, index: int | None = None, reason: FinishReason = FinishReason.ABORT
+    ) -> list[SequenceDelta]:
+        """End a request, or one of its sequences, in whatever state it is. Unknown ids are ignored.
+
+        Returns:
+            The last delta of each sequence ended here; nothing more comes for them.
+        """
+        return [] if self._death else self._scheduler.finish(request_id, index, reason)
 
     def has_work(self) -> bool:
         """Whether a further call of step() can change anything."""
-        return bool(self._in_flight) or self._scheduler.has_work()
+        return self._death is None and (bool(self._in_flight) or self._scheduler.has_work())
 
     def step(self) -> list[SequenceDelta]:
-        """Advance by one step; returns what the committed step added to its sequences."""
+        """Plan as far ahead as allowed, then wait for the oldest step; returns what it added to its sequences.
+
+        Raises:
+            EngineDeadError: something failed; the cause is chained. Everything that ran is lost.
+        """
+        self._require_life()
         self.committed = None
-        return self._step_async() if self._async_scheduling else self._step_plain()
-
-    def _step_plain(self) -> list[SequenceDelta]:
-        step = self.planned = self._scheduler.schedule()
-        if step is None:
-            return []
-        return self._commit(step, self._executor.submit(step))
-
-    def _step_async(self) -> list[SequenceDelta]:
-        step = self.planned = self._scheduler.schedule()
-        if step is not None:
-            self._in_flight.append((step, self._executor.submit(step)))
-            if len(self._in_flight) < 2:
-                return []
+        with self._fatal(BaseException):
+            while len(self._in_flight) < self._depth and self._plan():
+                pass
         if not self._in_flight:
             return []
-        oldest, pending = self._in_flight.popleft()
-        return self._commit(oldest, pending)
+        step, pending = self._in_flight[0]
+        with self._fatal(Exception):
+            result = pending.result()
+        with self._fatal(BaseException):
+            self._in_flight.popleft()
+            self.committed = step
+            return self._scheduler.commit(step, result)
 
-    def _commit(self, step: Step, pending: Pending) -> list[SequenceDelta]:
-        deltas = self._scheduler.commit(step, pending.result())
-        self.committed = step
-        return deltas
+    def _plan(self) -> bool:
+        step = self._scheduler.schedule()
+        if step is None:
+            return False
+        if self.on_plan is not None:
+            self.on_plan(step)
+        self._in_flight.append((step, self._executor.submit(step)))
+        return True
+
+    @contextmanager
+    def _fatal(self, kind: type[BaseException]) -> Iterator[None]:
+        """Errors of this kind end the engine."""
+        try:
+            yield
+        except kind as error:
+            self._death = f"the engine stopped: {type(error).__name__}: {error}".rstrip(": ")
+            if isinstance(error, Exception):
+                raise EngineDeadError(self._death) from error
+            raise
+
+    def _require_life(self) -> None:
+        if self._death is not None:
+            raise EngineDeadError(self._death)
 
     def stats(self) -> SchedulerStats:
         """Figures of this moment."""
@@ -84,8 +119,7 @@ class Engine:
         self._scheduler.check()
 
     def shutdown(self) -> None:
-        """Wait for steps in flight and release the executor."""
-        for _, pending in self._in_flight:
-            pending.result()
+        """Wait for what runs and release the executor. What was not finished is lost; nothing can be added any more."""
+        self._death = self._death or "the engine was shut down"
         self._in_flight.clear()
         self._executor.shutdown()

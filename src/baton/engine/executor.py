@@ -1,12 +1,12 @@
-"""Who runs steps: in the caller's thread, or in one worker thread in order.
+"""Who runs steps: one thread of its own, strictly in the order of submission.
 
-Steps of one executor run strictly in the order of submission. That order is what the scheduler's plans and the
-fence rule rest on.
+That order is what the scheduler's plans and the fence rule rest on. The caller only ever waits, so an interrupt
+(Ctrl-C) never stops a step half-way.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from baton.core.step import Step, StepResult
@@ -33,23 +33,7 @@ class Executor(Protocol):
         """Queue a step behind those submitted before."""
 
     def shutdown(self) -> None:
-        """Wait for queued steps and release what the executor holds."""
-
-
-class InlineExecutor:
-    """Runs each step before submit returns."""
-
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-
-    def submit(self, step: Step) -> Pending:
-        """Run the step now."""
-        future: Future[StepResult] = Future()
-        future.set_result(self._runner.execute(step))
-        return future
-
-    def shutdown(self) -> None:
-        """Nothing is held."""
+        """Wait for the running step, drop those behind it, release what the executor holds."""
 
 
 def runner_thread() -> ThreadPoolExecutor:
@@ -62,7 +46,7 @@ def runner_thread() -> ThreadPoolExecutor:
 
 
 class ThreadExecutor:
-    """Runs steps in one worker thread, so that the next step can be planned meanwhile.
+    """Runs steps in one worker thread; the next step can be planned meanwhile.
 
     Args:
         runner: executes the steps.
@@ -78,5 +62,5 @@ class ThreadExecutor:
         return self._pool.submit(self._runner.execute, step)
 
     def shutdown(self) -> None:
-        """Wait for queued steps and end the thread."""
-        self._pool.shutdown(wait=True)
+        """Wait for the running step, drop those behind it, end the thread."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

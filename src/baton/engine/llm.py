@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,26 +14,26 @@ from baton.core.request import Request
 from baton.core.sampling import SamplingParams
 from baton.core.stats import SchedulerStats
 from baton.engine.build import build_engine
+from baton.engine.intake import Prompt, as_batch, as_params, as_token_ids
 from baton.engine.options import EngineOptions
 from baton.engine.progress import Progress
 from baton.text.bad_words import bad_words_token_ids
 from baton.text.outputs import OutputCollector, RequestOutput
 from baton.text.tokenizer import Tokenizer
 
-Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What one step added to a streamed completion. The text may be empty: a character can span several tokens."""
+    """What was added to a streamed completion. The text may be empty: a character can span several tokens."""
 
     text: str
     num_tokens: int
 
 
 class LLM:
-    """One engine in this process.
+    """One engine in this process. Calls may interleave (a stream stays open while others run), threads may not.
 
     Args:
         model: a Hugging Face folder or a .gguf file.
@@ -58,7 +58,8 @@ class LLM:
         self._parts = build_engine(options)
         self._engine = self._parts.engine
         self._ids = itertools.count()
-        self._seeds = random.Random(self._parts.options.seed)
+        self._seeds = random.Random(options.seed)
+        self._live: dict[str, OutputCollector] = {}
 
     def generate(
         self,
@@ -73,75 +74,93 @@ class LLM:
 
         Args:
             params: one for all, or one a prompt; None is SamplingParams().
+            priority: lower goes first.
+            cache_salt: cached prefixes are shared with calls of the same salt only.
 
         Raises:
             RequestError: a prompt or its parameters cannot be served; then none of them runs.
+            EngineDeadError: the engine stopped; the cause is chained.
         """
-        batch = _as_batch(prompts)
-        each = _params_for(params, len(batch))
+        batch = as_batch(prompts)
         collectors = [
-            self._collector(prompt, p, priority=priority, cache_salt=cache_salt)
-            for prompt, p in zip(batch, each, strict=True)
+            self._collector(prompt, each, priority=priority, cache_salt=cache_salt)
+            for prompt, each in zip(batch, as_params(params, len(batch)), strict=True)
         ]
-        with Progress(len(batch), show=show_progress) as progress:
+        with Progress([collector.output for collector in collectors], show=show_progress) as progress:
             self._run(collectors, progress)
         return [collector.output for collector in collectors]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
-        """Complete one prompt, yielding its first completion piece by piece, a piece a step.
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0, cache_salt: str = ""
+    ) -> Iterator[Piece]:
+        """Complete one prompt, yielding the completion piece by piece. Closing the iterator aborts the request.
 
-        Closing the iterator aborts the request.
+        Raises:
+            RequestError: the prompt or its parameters cannot be served; n must be 1.
+            EngineDeadError: while iterating, see `generate`.
         """
-        collector = self._collector(prompt, params or SamplingParams(), priority=0, cache_salt="")
-        request_id = collector.output.request_id
-        try:
-            self._engine.add(collector.request)
-            while not collector.output.finished:
-                for delta in self._engine.step():
-                    text = collector.add(delta)
-                    if delta.index == 0:
-                        yield Piece(text=text, num_tokens=len(delta.token_ids))
-        finally:
-            self._engine.finish(request_id)
-            self._drain()
+        params = params or SamplingParams()
+        if params.n != 1:
+            raise RequestError(f"stream yields one completion; n must be 1, got {params.n}", param="n")
+        (only,) = as_batch(prompt)
+        return self._stream(self._collector(only, params, priority=priority, cache_salt=cache_salt))
 
     def chat(
         self,
         messages: Messages | Sequence[Messages],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        show_progress: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        **template_options: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several, rendered by the model's chat template.
+
+        Args:
+            template_options: see `render_chat`; the others as in `generate`.
+
+        Raises:
+            RequestError: the template refuses the messages, or the model has none.
+            EngineDeadError: see `generate`.
+        """
+        if not isinstance(messages, Sequence) or isinstance(messages, str):
+            raise RequestError("messages must be a list of messages, or a list of such lists", param="messages")
+        several = bool(messages) and not isinstance(messages[0], Mapping)
+        conversations: Sequence[Any] = messages if several else [messages]
+        prompts = [self.render_chat(conversation, **template_options) for conversation in conversations]
+        return self.generate(prompts, params, show_progress=show_progress, priority=priority, cache_salt=cache_salt)
+
+    def render_chat(
+        self,
+        messages: Messages,
+        *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
-        show_progress: bool = False,
-        **template_kwargs: Any,
-    ) -> list[RequestOutput]:
-        """Answer one conversation or several, rendered by the model's chat template.
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation, ready to be completed.
+
+        Args:
+            chat_template: Jinja source in place of the model's own.
+            template_variables: further variables of the template, such as enable_thinking.
 
         Raises:
             RequestError: the template refuses the messages, or the model has none.
         """
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        prompts = [
-            self.render_chat(
-                conversation,  # type: ignore[arg-type]
-                tools=tools,
-                chat_template=chat_template,
-                add_generation_prompt=add_generation_prompt,
-                **template_kwargs,
-            )
-            for conversation in conversations
-        ]
-        return self.generate(prompts, params, show_progress=show_progress)
-
-    def render_chat(self, messages: Messages, **template_options: Any) -> list[int]:
-        """Token ids of a conversation, ready to be completed."""
         tokenizer = self._tokenizer("a chat")
-        text = tokenizer.render_chat(messages, **template_options)
+        text = tokenizer.render_chat(
+            messages,
+            tools=tools,
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            **(template_variables or {}),
+        )
         return tokenizer.encode(text, add_special_tokens=False)
 
     def check(self) -> None:
-        """Assert that every block and slot is accounted for; for tests, when nothing runs or at any time."""
+        """Assert that every block and slot is accounted for."""
         self._engine.check()
 
     def stats(self) -> SchedulerStats:
@@ -149,7 +168,7 @@ class LLM:
         return self._engine.stats()
 
     def shutdown(self) -> None:
-        """End the runner thread. The object cannot be used afterwards."""
+        """End the runner thread. Whatever is still asked of the object raises EngineDeadError."""
         self._engine.shutdown()
 
     def __enter__(self) -> Self:
@@ -159,24 +178,48 @@ class LLM:
         self.shutdown()
 
     def _run(self, collectors: Sequence[OutputCollector], progress: Progress) -> None:
-        by_id = {collector.output.request_id: collector for collector in collectors}
         try:
             for collector in collectors:
-                self._engine.add(collector.request)
-            while self._engine.has_work():
-                for delta in self._engine.step():
-                    collector = by_id[delta.request_id]
-                    collector.add(delta)
-                    progress.tokens(len(delta.token_ids))
-                    if delta.finish_reason is not None and collector.output.finished:
-                        progress.finished()
+                self._add(collector)
+            while not all(collector.output.finished for collector in collectors):
+                self._advance()
+                progress.update()
         finally:
-            for request_id in by_id:
-                self._engine.finish(request_id)
-            self._drain()
+            self._end(collectors)
 
-    def _drain(self) -> None:
-        while self._engine.has_work():
+    def _stream(self, collector: OutputCollector) -> Iterator[Piece]:
+        completion = collector.output.outputs[0]
+        num_chars = num_tokens = 0
+        try:
+            self._add(collector)
+            while True:
+                if len(completion.token_ids) > num_tokens or len(completion.text) > num_chars:
+                    yield Piece(text=completion.text[num_chars:], num_tokens=len(completion.token_ids) - num_tokens)
+                    num_chars, num_tokens = len(completion.text), len(completion.token_ids)
+                elif collector.output.finished:
+                    return
+                else:
+                    self._advance()
+        finally:
+            self._end([collector])
+
+    def _add(self, collector: OutputCollector) -> None:
+        self._engine.add(collector.request)
+        self._live[collector.request.request_id] = collector
+
+    def _advance(self) -> None:
+        """One step of the engine, for every live request: whoever waits moves all of them."""
+        for delta in self._engine.step():
+            collector = self._live.get(delta.request_id)
+            if collector is not None:
+                collector.add(delta)
+
+    def _end(self, collectors: Iterable[OutputCollector]) -> None:
+        """Forget requests, ended or not; when none is left, let the engine come to rest."""
+        for collector in collectors:
+            if self._live.pop(collector.request.request_id, None) is not None:
+                self._engine.finish(collector.request.request_id)
+        while not self._live and self._engine.has_work():
             self._engine.step()
 
     def _collector(self, prompt: Prompt, params: SamplingParams, *, priority: int, cache_salt: str) -> OutputCollector:
@@ -184,7 +227,7 @@ class LLM:
         token_ids = self._tokenizer("a text prompt").encode(prompt) if isinstance(prompt, str) else prompt
         request = Request(
             request_id=f"llm-{next(self._ids)}",
-            prompt_token_ids=tuple(int(token) for token in token_ids),
+            prompt_token_ids=as_token_ids(token_ids),
             params=self._resolve(params),
             priority=priority,
             cache_salt=cache_salt,
@@ -195,7 +238,7 @@ class LLM:
             request,
             prompt=text,
             tokenizer=self._parts.tokenizer,
-            finish=lambda request_id, index: self._engine.finish(request_id, index),
+            finish=self._engine.finish,
         )
 
     def _resolve(self, params: SamplingParams) -> SamplingParams:
@@ -225,19 +268,3 @@ class LLM:
         if self._parts.tokenizer is None:
             raise RequestError(f"{need} needs a tokenizer and the model has none; give token ids", param="prompt")
         return self._parts.tokenizer
-
-
-def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
-
-
-def _params_for(params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * num_prompts
-    if len(params) != num_prompts:
-        raise RequestError(f"got {len(params)} sampling params for {num_prompts} prompts", param="params")
-    return list(params)

@@ -21,9 +21,10 @@ from typing import NoReturn
 
 import msgspec
 
-from baton.core.errors import RequestError, UserError
+from baton.core.errors import EngineDeadError, RequestError, UserError
 from baton.core.request import Request
 from baton.core.stats import SchedulerStats
+from baton.core.step import Step
 from baton.engine.engine import Engine
 from baton.engine.options import EngineOptions
 from baton.obs.log import get_logger, show_logs
@@ -58,6 +59,7 @@ class EngineLoop:
 
     def __init__(self, served: ServedEngine, socket: EngineSocket, parent: int) -> None:
         self._engine = served.engine
+        self._engine.on_plan = self._note_admissions
         self._check = served.check
         self._socket = socket
         self._parent = parent
@@ -151,24 +153,25 @@ class EngineLoop:
 
     def _step(self) -> None:
         deltas = self._engine.step()
-        planned, committed = self._engine.planned, self._engine.committed
-        now = time.time()
-        admitted = []
-        for admission in planned.admissions if planned is not None else ():
-            request_id = admission.request.request_id
-            if self._waiting.pop(request_id, None) is not None:
-                admitted.append(Admitted(request_id=request_id, time_s=now))
-        if committed is None and not admitted:
+        committed = self._engine.committed
+        if committed is None and not self._admitted:
             return
+        admitted, self._admitted = self._admitted, []
         self._send(
             Output(
                 deltas=tuple(deltas),
                 stats=self._engine.stats(),
-                time_s=now,
+                time_s=time.time(),
                 num_tokens=0 if committed is None else committed.num_tokens,
                 admitted=tuple(admitted),
             )
         )
+
+    def _note_admissions(self, step: Step) -> None:
+        for admission in step.admissions:
+            request_id = admission.request.request_id
+            if self._waiting.pop(request_id, None) is not None:
+                self._admitted.append(Admitted(request_id=request_id, time_s=time.time()))
 
     def _report(self) -> None:
         """The engine went idle: let the front see the figures that a Cancel left."""
@@ -224,6 +227,8 @@ def _serve(build: Callable[[str], ServedEngine], options: str, socket: EngineSoc
 
 
 def _one_line(error: Exception) -> str:
+    if isinstance(error, EngineDeadError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

@@ -20,7 +20,7 @@ class CompletionOutput:
         text: empty when detokenize is off.
         token_ids: all output tokens, the ones that ended it included.
         logprobs: one entry per token when asked for, else None.
-        finish_reason: "stop", "length" or "abort"; None while running.
+        finish_reason: "stop", "length", or "error" when a grammar could not be continued; None while running.
         stop_reason: the stop string or stop token id that ended it; None for end-of-sequence.
     """
 
@@ -91,7 +91,7 @@ class OutputCollector:
         *,
         prompt: str | None,
         tokenizer: Tokenizer | None,
-        finish: Callable[[str, int], None],
+        finish: Callable[[str, int], object],
     ) -> None:
         params = request.params
         self._finish = finish
