@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from baton import LLM, Grammar, GrammarKind, SamplingParams
-from baton.core.errors import ConfigError, ModelError, RequestError
+from baton.core.errors import ConfigError, EngineDeadError, ModelError, RequestError
 from tests.conftest import DEVICE, END, VOCAB
+from tests.models.harness import TINY, save_oracle
 
 pytestmark = pytest.mark.torch
 
@@ -251,3 +253,70 @@ def test_options_that_cannot_work_are_refused(text_model: Path, tmp_path: Path) 
             LLM(text_model, **{"device": DEVICE, **options})
     with pytest.raises(ModelError, match=r"config\.json"):
         LLM(tmp_path)
+
+
+def test_streams_and_calls_interleave(llm: LLM) -> None:
+    """Two streams and a generate in between give what each gives alone."""
+    first, second, third = (llm.generate(text, sampled())[0].text for text in ("one", "two", "three"))
+    a, b = llm.stream("one", sampled()), llm.stream("two", sampled())
+    got_a, got_b = [next(a).text, next(a).text], [next(b).text]
+    assert llm.generate("three", sampled())[0].text == third
+    for piece in b:
+        got_b.append(piece.text)
+    got_a += [piece.text for piece in a]
+    assert ("".join(got_a), "".join(got_b)) == (first, second)
+
+
+def test_a_stream_closed_while_another_is_open(llm: LLM) -> None:
+    whole = llm.generate("two", sampled())[0].text
+    a, b = llm.stream("one", sampled()), llm.stream("two", sampled())
+    got = [next(a) and next(b).text]
+    a.close()
+    assert "".join(got + [piece.text for piece in b]) == whole
+
+
+def test_stream_refuses_at_once(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="n must be 1"):
+        llm.stream(PROMPT, sampled(n=2))
+    with pytest.raises(RequestError, match="empty"):
+        llm.stream([], sampled())
+
+
+def test_arrays_of_token_ids_are_prompts(llm: LLM) -> None:
+    want = llm.generate([[5, 6, 7]], sampled())[0].token_ids
+    for prompt in ([5, 6, 7], (5, 6, 7), np.array([5, 6, 7]), torch.tensor([[5, 6, 7]]), [[np.int64(5), 6, 7]]):
+        assert llm.generate(prompt, sampled())[0].token_ids == want
+    assert llm.generate([], sampled()) == []
+
+
+@pytest.mark.parametrize("prompt", [[[1.5, 2.0]], [["1", "2"]], [[True, False]], [1, "a"], None, {"a": 1}, b"ab", 5])
+def test_what_is_no_prompt_is_refused(llm: LLM, prompt: Any) -> None:
+    with pytest.raises(RequestError, match="text or a list of token ids"):
+        llm.generate(prompt, sampled())
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, [None], 5])
+def test_what_is_no_params_is_refused(llm: LLM, params: Any) -> None:
+    with pytest.raises(RequestError, match="SamplingParams"):
+        llm.generate([PROMPT], params)
+
+
+def test_use_after_shutdown_is_an_error(text_model: Path) -> None:
+    for async_scheduling in (False, True):
+        engine = LLM(text_model, max_model_len=64, device=DEVICE, async_scheduling=async_scheduling)
+        stream = engine.stream(PROMPT, sampled())
+        next(stream)
+        engine.shutdown()
+        with pytest.raises(EngineDeadError, match="shut down"):
+            list(stream)
+        with pytest.raises(EngineDeadError, match="shut down"):
+            engine.generate(PROMPT, sampled())
+
+
+def test_stop_strings_need_a_tokenizer(tmp_path: Path) -> None:
+    save_oracle(tmp_path, LlamaConfig(**TINY))
+    with LLM(tmp_path, device=DEVICE) as engine:
+        with pytest.raises(RequestError, match="stop_token_ids"):
+            engine.generate([[1]], SamplingParams(stop=["a"]))
+        with pytest.raises(RequestError, match="needs a tokenizer"):
+            engine.generate("text")

@@ -226,8 +226,10 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_it_does_not_outlive_a_killed_parent() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", _PARENT, "{}"], stdout=subprocess.PIPE, text=True)
+def test_it_does_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}  # a killed process leaves its files
+    command = [sys.executable, "-c", _PARENT, "{}"]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert parent.stdout is not None
         engine = int(parent.stdout.readline())

@@ -102,7 +102,7 @@ class LLM:
         params = params or SamplingParams()
         if params.n != 1:
             raise RequestError(f"stream yields one completion; n must be 1, got {params.n}", param="n")
-        (only,) = as_batch(prompt)
+        (only,) = as_batch([prompt])
         return self._stream(self._collector(only, params, priority=priority, cache_salt=cache_salt))
 
     def chat(
@@ -193,9 +193,11 @@ class LLM:
         try:
             self._add(collector)
             while True:
-                if len(completion.token_ids) > num_tokens or len(completion.text) > num_chars:
-                    yield Piece(text=completion.text[num_chars:], num_tokens=len(completion.token_ids) - num_tokens)
-                    num_chars, num_tokens = len(completion.text), len(completion.token_ids)
+                # Both may grow while this generator is suspended: other calls move this request too.
+                text, new_tokens = completion.text[num_chars:], len(completion.token_ids) - num_tokens
+                if text or new_tokens:
+                    num_chars, num_tokens = num_chars + len(text), num_tokens + new_tokens
+                    yield Piece(text=text, num_tokens=new_tokens)
                 elif collector.output.finished:
                     return
                 else:
