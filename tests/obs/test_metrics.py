@@ -1,0 +1,127 @@
+"""The text at /metrics has the names, types, labels and bucket bounds of vLLM 0.32's v1/metrics/loggers.py."""
+
+from __future__ import annotations
+
+import gc
+import re
+
+import pytest
+from prometheus_client import REGISTRY
+from prometheus_client.parser import text_string_to_metric_families
+
+from baton.core.request import FinishReason
+from baton.obs.figures import EngineFigures
+from baton.obs.metrics import Exposition
+
+ENGINE = {"model_name": "tiny", "engine": "0"}
+
+# family -> (type, labels besides model_name and engine), as read in vLLM 0.32.0
+VLLM = {
+    "vllm:num_requests_running": ("gauge", ()),
+    "vllm:num_requests_waiting": ("gauge", ()),
+    "vllm:kv_cache_usage_perc": ("gauge", ()),
+    "vllm:prefix_cache_queries": ("counter", ()),
+    "vllm:prefix_cache_hits": ("counter", ()),
+    "vllm:num_preemptions": ("counter", ()),
+    "vllm:prompt_tokens": ("counter", ()),
+    "vllm:prompt_tokens_by_source": ("counter", ("source",)),
+    "vllm:prompt_tokens_cached": ("counter", ()),
+    "vllm:generation_tokens": ("counter", ()),
+    "vllm:request_success": ("counter", ("finished_reason",)),
+    "vllm:time_to_first_token_seconds": ("histogram", ()),
+    "vllm:inter_token_latency_seconds": ("histogram", ()),
+    "vllm:request_time_per_output_token_seconds": ("histogram", ()),
+    "vllm:e2e_request_latency_seconds": ("histogram", ()),
+    "vllm:request_queue_time_seconds": ("histogram", ()),
+    "vllm:request_inference_time_seconds": ("histogram", ()),
+    "vllm:request_prefill_time_seconds": ("histogram", ()),
+    "vllm:request_decode_time_seconds": ("histogram", ()),
+    "vllm:request_prompt_tokens": ("histogram", ()),
+    "vllm:request_generation_tokens": ("histogram", ()),
+    "vllm:request_max_num_generation_tokens": ("histogram", ()),
+    "vllm:request_prefill_kv_computed_tokens": ("histogram", ()),
+    "vllm:request_params_n": ("histogram", ()),
+    "vllm:request_params_max_tokens": ("histogram", ()),
+    "vllm:iteration_tokens_total": ("histogram", ()),
+}
+BOUNDS = {  # bounds of vLLM 0.32.0's v1/metrics/buckets.py: how many, and where they start and end
+    "vllm:time_to_first_token_seconds": (22, 0.001, 2560.0),
+    "vllm:inter_token_latency_seconds": (19, 0.01, 80.0),
+    "vllm:request_time_per_output_token_seconds": (19, 0.01, 80.0),
+    "vllm:e2e_request_latency_seconds": (21, 0.3, 7680.0),
+    "vllm:request_queue_time_seconds": (21, 0.3, 7680.0),
+    "vllm:iteration_tokens_total": (13, 1.0, 16384.0),
+    "vllm:request_params_n": (5, 1.0, 20.0),
+    "vllm:request_prompt_tokens": (11, 1.0, 2000.0),
+}
+
+
+def exposition(figures: EngineFigures | None = None, model_name: str = "tiny") -> str:
+    config = {"block_size": "16", "num_gpu_blocks": "1024"}
+    rendered = Exposition(figures or EngineFigures(2048), model_name=model_name, cache_config=config).render()
+    return rendered.decode()
+
+
+def families(text: str) -> dict[str, object]:
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+@pytest.mark.parametrize("name", sorted(VLLM))
+def test_every_family_has_vllms_type_and_labels(name: str) -> None:
+    kind, extra = VLLM[name]
+    family = families(exposition())[name]
+    assert family.type == kind  # type: ignore[attr-defined]
+    assert family.samples, "shown from the start, so that rates have a zero to grow from"  # type: ignore[attr-defined]
+    for sample in family.samples:  # type: ignore[attr-defined]
+        assert {key: value for key, value in sample.labels.items() if key in ENGINE} == ENGINE
+        assert set(sample.labels) - {"le"} == {*ENGINE, *extra}
+
+
+@pytest.mark.parametrize("name", sorted(BOUNDS))
+def test_histograms_have_vllms_bounds(name: str) -> None:
+    text = exposition()
+    bounds = [float(bound) for bound in re.findall(rf'^{name}_bucket{{.*le="([^"]+)"', text, flags=re.MULTILINE)]
+    assert (len(bounds) - 1, bounds[0], bounds[-2]) == BOUNDS[name]
+    assert bounds[-1] == float("inf") and bounds == sorted(bounds)
+
+
+def test_counters_end_in_total_and_histograms_have_sum_and_count() -> None:
+    figures = EngineFigures(2048)
+    figures.generation_tokens = 7
+    figures.success[FinishReason.LENGTH] = 2
+    figures.step_tokens.observe(300)
+    text = exposition(figures)
+    assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 7.0' in text
+    assert 'vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"} 2.0' in text
+    assert 'vllm:request_success_total{engine="0",finished_reason="abort",model_name="tiny"} 0.0' in text
+    assert 'vllm:iteration_tokens_total_sum{engine="0",model_name="tiny"} 300.0' in text
+    assert 'vllm:iteration_tokens_total_count{engine="0",model_name="tiny"} 1.0' in text
+    assert 'vllm:iteration_tokens_total_bucket{engine="0",le="512.0",model_name="tiny"} 1.0' in text
+    assert 'vllm:iteration_tokens_total_bucket{engine="0",le="256.0",model_name="tiny"} 0.0' in text
+
+
+def test_the_cache_is_described_by_labels() -> None:
+    assert 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1024"} 1.0' in exposition()
+
+
+def test_the_process_is_measured_too() -> None:
+    found = families(exposition())
+    assert {"process_resident_memory_bytes", "process_cpu_seconds", "python_info", "python_gc_collections"} <= set(
+        found
+    )
+
+
+def test_odd_model_names_are_escaped() -> None:
+    name = 'a"b\\c\nd'
+    family = families(exposition(model_name=name))["vllm:num_requests_running"]
+    assert family.samples[0].labels["model_name"] == name  # type: ignore[attr-defined]
+
+
+def test_the_librarys_global_registry_stays_untouched() -> None:
+    before = {family.name for family in REGISTRY.collect()}
+    hooks = len(gc.callbacks)
+    exposition()
+    exposition()
+    assert {family.name for family in REGISTRY.collect()} == before
+    assert not any(name.startswith("vllm") for name in before)
+    assert len(gc.callbacks) == hooks
