@@ -176,7 +176,7 @@ def test_sliding_windows_are_refused(architecture: str, more: dict[str, Any]) ->
         ({"torch_dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn' is not supported.*bfloat16"),
         ({"hidden_size": None}, "an integer 'hidden_size', got None"),
         ({"rms_norm_eps": None}, "a number 'rms_norm_eps', got None"),
-        ({"num_hidden_layers": 0}, "num_layers must be at least 1"),
+        ({"num_hidden_layers": 0}, "num_layers must be between 1"),
         ({"num_key_value_heads": 5}, "num_attention_heads=32 is not a multiple of num_key_value_heads=5"),
         ({"eos_token_id": "</s>"}, "expected token ids, got '</s>'"),
         ({"rope_scaling": {"rope_type": "su"}}, "rope type 'su' is not supported; supported: default, linear"),
@@ -224,3 +224,19 @@ def test_fingerprint_counts_the_dtype_it_is_served_in() -> None:
     config = ModelConfig.from_hf(LLAMA)
     assert config.fingerprint("float32") == replace(config, dtype="float32").fingerprint()
     assert config.fingerprint("float32") != config.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architectures": 5}, "architectures must be a list, got 5"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures must be a list"),
+        ({"layer_types": 5}, "layer_types must be a list"),
+        ({"num_hidden_layers": 10**9}, "num_layers must be at most 4096"),
+        ({"vocab_size": 10**12}, "vocab_size must be between 1 and 2147483647"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps must be between 0 and 1"),
+    ],
+)
+def test_a_damaged_config_is_refused_by_field(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        ModelConfig.from_hf({**LLAMA, **changes})

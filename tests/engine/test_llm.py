@@ -245,8 +245,11 @@ def test_options_that_cannot_work_are_refused(text_model: Path, tmp_path: Path) 
         ({"max_model_len": 200, "kv_cache_tokens": 100}, "less than max_model_len=200"),
         ({"dtype": "int3"}, "dtype must be one of"),
         ({"device": "tpu"}, "device must be"),
-        ({"block_size": 0}, "block_size must be at least 1"),
-        ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
+        ({"device": "cpu:0"}, "device must be"),
+        ({"max_model_len": "5"}, "max_model_len must be an integer"),
+        ({"async_scheduling": "no"}, "async_scheduling must be true or false"),
+        ({"block_size": 0}, "block_size must be an integer from 1"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be an integer from 1"),
         ({"load_format": "gguf"}, "gguf"),
     ]:
         with pytest.raises((ConfigError, ModelError), match=words):

@@ -19,8 +19,8 @@ def size(**changes: object) -> CacheSize:
     return size_cache(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_no_more_than_the_sequences_can_use() -> None:
-    assert size() == CacheSize(num_blocks=32, max_model_len=512)
+def test_a_few_times_what_the_sequences_need() -> None:
+    assert size(memory_bytes=10_000_000) == CacheSize(num_blocks=4 * 32, max_model_len=512)
 
 
 def test_memory_limits_the_default() -> None:
@@ -39,7 +39,6 @@ def test_a_default_length_shrinks_to_the_cache() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"max_model_len": 513}, "exceeds the 512 positions"),
         ({"max_model_len": 400, "kv_cache_tokens": 100}, "kv_cache_tokens allows 112 tokens"),
         ({"max_model_len": 400, "memory_bytes": 100_000}, "hold 96 tokens"),
         ({"memory_bytes": 10}, "lower max_model_len"),

@@ -48,9 +48,11 @@ def _prompts(prompt: list[str] | None, prompt_file: Path | None) -> list[str]:
     prompts = list(prompt or [])
     if prompt_file is not None:
         try:
-            prompts += [line for line in prompt_file.read_text().splitlines() if line]
-        except OSError as error:
-            raise ConfigError(f"cannot read --prompt-file {prompt_file}: {error.strerror}") from error
+            lines = prompt_file.read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(f"cannot read --prompt-file {prompt_file}: {reason}") from error
+        prompts += [line for line in lines if line]
     if not prompts:
         raise ConfigError("no prompt: give --prompt TEXT or --prompt-file FILE")
     return prompts

@@ -15,6 +15,9 @@ from baton.core.rope_config import RopeConfig, rope_from_hf
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Supported number formats of weights and KV, and their size."""
 
+# No real model comes near; a damaged config.json does.
+_MOST, _MOST_LAYERS = 2**31 - 1, 4096
+
 # What transformers assumes when config.json leaves a field out (configuration_*.py of each model type).
 _LLAMA = {"max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2}
 _QWEN = {"max_position_embeddings": 32768, "num_key_value_heads": 32}
@@ -111,8 +114,12 @@ class ModelConfig:
             raise ModelError(_unsupported("dtype", self.dtype, DTYPE_BYTES))
         names = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
         for name in (*names, "intermediate_size", "max_position_embeddings"):
-            if getattr(self, name) < 1:
-                raise ModelError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= _MOST:
+                raise ModelError(f"{name} must be between 1 and {_MOST}, got {getattr(self, name)}")
+        if self.num_layers > _MOST_LAYERS:
+            raise ModelError(f"num_layers must be at most {_MOST_LAYERS}, got {self.num_layers}")
+        if not 0 < self.rms_norm_eps < 1:
+            raise ModelError(f"rms_norm_eps must be between 0 and 1, got {self.rms_norm_eps}")
         if self.num_heads % self.num_kv_heads:
             raise ModelError(
                 f"num_attention_heads={self.num_heads} is not a multiple of num_key_value_heads={self.num_kv_heads}"
@@ -193,12 +200,20 @@ def supported_architectures() -> tuple[str, ...]:
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
-    names = config.get("architectures") or [_BY_MODEL_TYPE.get(str(config.get("model_type")))]
+    names = _names(config, "architectures") or [_BY_MODEL_TYPE.get(str(config.get("model_type")))]
     for name in names:
         if name in _DEFAULTS:
             return str(name)
     found = ", ".join(str(name) for name in names if name) or str(config.get("model_type"))
     raise ModelError(_unsupported("architecture", found, _DEFAULTS))
+
+
+def _names(config: Mapping[str, Any], field: str) -> list[Any]:
+    """A list of names, or nothing."""
+    value = config.get(field) or []
+    if not isinstance(value, list):
+        raise ModelError(f"{field} must be a list, got {value!r}")
+    return value
 
 
 def _refuse(hf: Mapping[str, Any]) -> None:
@@ -215,7 +230,7 @@ def _refuse(hf: Mapping[str, Any]) -> None:
 
 def _refuse_sliding_window(hf: Mapping[str, Any], architecture: str, context: int) -> None:
     """Every layer must see the whole context; a window that never bites is fine."""
-    other = sorted({str(kind) for kind in hf.get("layer_types") or ()} - {"full_attention"})
+    other = sorted({str(kind) for kind in _names(hf, "layer_types")} - {"full_attention"})
     if other and architecture.startswith(("Qwen2", "Qwen3")) and architecture != "Qwen3MoeForCausalLM":
         raise ModelError(f"layer_types {', '.join(other)} are not supported; supported: full_attention")
     window = hf.get("sliding_window")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,9 +12,11 @@ from typing import Any
 from baton.core.errors import RequestError
 
 MAX_LOGPROBS = 20
+MAX_N = 1024
 _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _NAMES = {str: "strings", int: "integers", Sequence: "lists of integers"}
 GREEDY_BELOW = 1e-5  # a lower temperature leaves nothing to chance
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class GrammarKind(Enum):
@@ -32,10 +35,18 @@ class Grammar:
 
     `source` is the JSON schema, the regular expression or the EBNF text; for CHOICE the JSON array of
     allowed strings; empty for JSON_OBJECT.
+
+    Raises:
+        RequestError: kind or source is something else; param is "grammar".
     """
 
     kind: GrammarKind
     source: str = ""
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.kind, GrammarKind), "grammar", f"needs a GrammarKind as kind, got {self.kind!r}")
+        _require(isinstance(self.source, str), "grammar", "needs text as source")
+        _require(not _SURROGATE.search(self.source), "grammar", "must be valid Unicode text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +108,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        # Lists are what callers write; tuples are what we keep (hashable, frozen).
+        # Lists are what callers write; tuples are what we keep.
         for name in ("stop", "bad_words"):
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else _tuple(value, name, str))
@@ -126,7 +137,7 @@ class SamplingParams:
         _require(self.grammar is None or isinstance(self.grammar, Grammar), "grammar", "must be a Grammar")
 
     def _check_ranges(self) -> None:
-        _require(self.n >= 1, "n", f"must be at least 1, got {self.n}")
+        _require(1 <= self.n <= MAX_N, "n", f"must be between 1 and {MAX_N}, got {self.n}")
         _require(_in(self.temperature, 0.0, math.inf), "temperature", "must be a finite number >= 0")
         _require(self.top_k >= -1, "top_k", f"must be -1, 0 or positive, got {self.top_k}")
         _require(0.0 < self.top_p <= 1.0, "top_p", f"must be in (0, 1], got {self.top_p}")

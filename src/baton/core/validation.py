@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from baton.core.errors import RequestError
 from baton.core.request import Request
 
@@ -26,13 +24,12 @@ def check_request(request: Request, *, vocab_size: int, max_model_len: int) -> N
     _check_salt(request.cache_salt)
     if not isinstance(request.priority, int) or isinstance(request.priority, bool):
         raise RequestError(f"priority must be an integer, got {request.priority!r}", param="priority")
-    params = request.params
-    _in_vocab(request.prompt_token_ids, "prompt", vocab_size)
-    _in_vocab(params.logit_bias, "logit_bias", vocab_size)
-    _in_vocab(params.stop_token_ids, "stop_token_ids", vocab_size)
-    _in_vocab(params.allowed_token_ids or (), "allowed_token_ids", vocab_size)
-    for word in params.bad_words_token_ids:
-        _in_vocab(word, "bad_words_token_ids", vocab_size)
+    for token_id in request.prompt_token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"the prompt holds token id {token_id}, outside the vocabulary of {vocab_size}", param="prompt"
+            )
+    request.params.check_vocabulary(vocab_size)
 
 
 def _check_salt(salt: str) -> None:
@@ -40,11 +37,3 @@ def _check_salt(salt: str) -> None:
         salt.encode()
     except (AttributeError, UnicodeEncodeError) as error:
         raise RequestError("cache_salt must be valid Unicode text", param="cache_salt") from error
-
-
-def _in_vocab(token_ids: Iterable[int], param: str, vocab_size: int) -> None:
-    for token_id in token_ids:
-        if not 0 <= token_id < vocab_size:
-            raise RequestError(
-                f"{param} holds token id {token_id}, outside the vocabulary of {vocab_size}", param=param
-            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,11 +110,13 @@ def resolve_device(device: str) -> str:
     """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
+    if device == "cpu":
+        return device
+    if not re.fullmatch(r"cuda(:\d+)?", device):
         raise ConfigError(f"device must be cpu, cuda, cuda:N or auto, got {device!r}")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={device} asked for, but torch sees no GPU; use device=cpu")
+    count = torch.cuda.device_count()
+    if int(device.partition(":")[2] or 0) >= count:
+        raise ConfigError(f"device={device} asked for, but torch sees {count} GPUs; use device=cpu or another number")
     return device
 
 

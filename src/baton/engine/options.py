@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from baton.core.config import LoadFormat
 from baton.core.errors import ConfigError
 
+_MOST = 2**31 - 1
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -54,5 +55,11 @@ class EngineOptions:
             raise ConfigError(f"load_format must be one of {', '.join(formats)}, got {self.load_format!r}")
         for name in ("block_size", "kv_cache_tokens", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
+            optional = name in ("block_size", "kv_cache_tokens", "max_model_len")
+            if value is None and optional:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+                raise ConfigError(f"{name} must be an integer from 1 to {_MOST}, got {value!r}")
+        for name in ("enable_prefix_caching", "async_scheduling"):
+            if getattr(self, name) not in (True, False, None):
+                raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}")

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from baton.core.errors import ConfigError
 
+_PREFIX_SHARE = 4  # how much larger than all running sequences the default cache gets
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSize:
@@ -29,10 +31,12 @@ def size_cache(
 
     Args:
         memory_bytes: what the cache may take when kv_cache_tokens is None.
+        max_model_len: what the user asked for; already known to be at most model_max_len.
         model_max_len: the model's own maximum.
 
-    A cache holds at least one sequence of max_model_len tokens: with less, that sequence could never finish. It holds
-    at most max_num_seqs of them: more could never be used. A length the user did not ask for shrinks to the memory.
+    A cache holds at least one sequence of max_model_len tokens: with less, that sequence could never finish. Left to
+    itself it holds at most a few times what max_num_seqs of them need: the rest keeps prefixes. A length the user did
+    not ask for shrinks to the memory.
 
     Raises:
         ConfigError: what the user asked for does not fit together.
@@ -41,7 +45,8 @@ def size_cache(
         raise ConfigError(f"max_model_len={max_model_len} exceeds the {model_max_len} positions of the model; lower it")
     length = max_model_len or model_max_len
     if kv_cache_tokens is None:
-        tokens = min(memory_bytes // bytes_per_token, max_num_seqs * _round_up(length, block_tokens))
+        most = _PREFIX_SHARE * max_num_seqs * _round_up(length, block_tokens)
+        tokens = min(memory_bytes // bytes_per_token, most)
         source = f"the {memory_bytes / 2**30:.1f} GiB at hand hold"
     else:
         tokens = _round_up(kv_cache_tokens, block_tokens)

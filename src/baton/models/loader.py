@@ -62,10 +62,18 @@ def load_model(
     torch_dtype = _torch_dtype(dtype, config)
     length = _length(max_model_len, config)
     with torch.inference_mode():
-        model = build_model(config, max_model_len=length, shard=shard, dtype=torch_dtype, device=torch.device(device))
+        model = _empty(config, length, shard, torch_dtype, torch.device(device))
         fill(model.weight_slots(), _tensors(path, load_format, config, model, seed))
         model.finalize(kernels)
     return LoadedModel(model=model, config=config, max_model_len=length, dtype=torch_dtype)
+
+
+def _empty(config: ModelConfig, length: int, shard: Shard, dtype: torch.dtype, device: torch.device) -> Model:
+    try:
+        return build_model(config, max_model_len=length, shard=shard, dtype=dtype, device=device)
+    except RuntimeError as error:  # what torch raises when an allocation fails, on a CPU and on a GPU
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"no room for a model of this size on {device}: {reason}") from error
 
 
 def resolve_format(path: Path, load_format: LoadFormat) -> LoadFormat:

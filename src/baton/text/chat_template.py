@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -39,8 +39,8 @@ def render(
         RequestError: a message is malformed, the template is not valid, or it refuses the conversation.
     """
     names = {
-        "messages": [_plain_message(i, message) for i, message in enumerate(messages)],
-        "tools": list(tools) if tools else None,
+        "messages": [_plain_message(i, message) for i, message in enumerate(_list(messages, "messages"))],
+        "tools": _list(tools, "tools") if tools else None,
         "documents": None,
         "add_generation_prompt": add_generation_prompt,
     }
@@ -60,6 +60,12 @@ def render(
         raise RequestError(f"the chat template fails on these messages: {_line(error)}", param="messages") from error
 
 
+def _list(value: object, param: str) -> list[Any]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise RequestError(f"{param} must be a list of objects", param=param)
+    return list(value)
+
+
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
@@ -71,7 +77,7 @@ def _plain_message(index: int, message: Message) -> dict[str, Any]:
     plain = {key: value for key, value in message.items() if value is not None}
     plain["content"] = _text(index, plain.get("content", ""))
     if "tool_calls" in plain:
-        plain["tool_calls"] = [_plain_call(index, call) for call in plain["tool_calls"]]
+        plain["tool_calls"] = [_plain_call(index, call) for call in _list(plain["tool_calls"], "messages")]
     return plain
 
 
