@@ -134,11 +134,12 @@ def test_the_policy_allows_exactly_this_script_and_this_style() -> None:
 class Api:
     """Answers completions as a server does, word by word; remembers the bodies it got."""
 
-    def __init__(self, *, key: str | None = None, endless: bool = False) -> None:
+    def __init__(self, *, key: str | None = None, endless: bool = False, broken: bool = False) -> None:
         self.bodies: list[dict[str, object]] = []
         self.ended = 0
         self._key = key
         self._endless = endless
+        self._broken = broken
 
     async def answer(self, request: HttpRequest) -> Response:
         if self._key and request.headers.get("authorization") != f"Bearer {self._key}":
@@ -156,6 +157,10 @@ class Api:
                 await asyncio.sleep(0.02)
                 choice = {"delta": {"content": word}} if chat else {"text": word}
                 yield _event({"choices": [{"index": 0, "finish_reason": None, **choice}]})
+            if self._broken:
+                yield _event({"error": {"message": "The engine has stopped.", "type": "x", "param": None, "code": 500}})
+                yield "data: [DONE]\n\n"
+                return
             yield _event(
                 {"choices": [{"index": 0, "finish_reason": "length", **({"delta": {}} if chat else {"text": ""})}]}
             )
@@ -265,6 +270,17 @@ def test_a_refused_key_is_explained_and_can_be_given(chromium: Browser) -> None:
         chromium.type("#key", "secret")
         chromium.type("#prompt", f"Hello{ENTER}")
         chromium.wait(lambda: "5 tokens" in chromium.text("#log"), "the answer")
+
+
+@needs_browser
+def test_failures_are_shown(chromium: Browser) -> None:
+    with serving(Api(broken=True)) as url:
+        chromium.open(url)
+        chromium.wait(lambda: chromium.text("#state") == "ready", "figures")
+        chromium.type("#prompt", f"Hello{ENTER}")
+        chromium.wait(lambda: idle(chromium) and "The engine has stopped." in chromium.text("#log"), "the error event")
+        assert "Once upon a time" in chromium.text("#log")  # what had come stays
+    chromium.wait(lambda: chromium.text("#state") == "unreachable", "the end of the server")
 
 
 @needs_browser

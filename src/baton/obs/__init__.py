@@ -1,1 +1,1 @@
-"""Logs, later metrics and timelines. Imports core only."""
+"""Logs, figures, metrics and traces. Imports core only."""

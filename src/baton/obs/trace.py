@@ -13,6 +13,7 @@ from baton.core.request import Request
 from baton.obs.timeline import Timeline
 
 SPAN_NAME = "llm_request"
+_SEND_S = 3  # a batch is given up after this, retries included; it also bounds how long the end of a server waits
 
 
 class RequestTracer:
@@ -49,7 +50,7 @@ class RequestTracer:
         span.end(end_time=_nanoseconds(whole.finished_s))
 
     def close(self) -> None:
-        """Send what is left. May block for some seconds when nobody listens at the endpoint."""
+        """Send what is left. Blocks for up to 3 seconds when nobody listens at the endpoint."""
         self._provider.shutdown()
 
 
@@ -72,7 +73,7 @@ def otlp_tracer(endpoint: str) -> RequestTracer:
     except ImportError as error:
         raise ConfigError(_MISSING) from error
     provider = TracerProvider(resource=Resource.create({"service.name": "baton"}), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=_SEND_S)))
     return RequestTracer(provider)
 
 
