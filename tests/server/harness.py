@@ -143,7 +143,7 @@ async def _serve(
     launch: EngineLaunch, config: ServerConfig, started: list[Server], ready: threading.Event, stop: threading.Event
 ) -> None:
     engine = LocalEngine(launch)
-    listener = socket.socket()
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY by it
     listener.bind(("127.0.0.1", 0))
     try:
         await engine.start()

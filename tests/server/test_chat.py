@@ -102,9 +102,7 @@ def test_add_generation_prompt_and_continue_final_message(server: Server, tokeni
     assert text(messages=HI) == RENDERED
     assert text(messages=HI, add_generation_prompt=False) == "<start>user: Say hi<end>"
     begun = [*HI, {"role": "assistant", "content": "Well, "}]
-    assert (
-        text(messages=begun, continue_final_message=True) == "<start>user: Say hi<end><start>assistant: Well, "
-    )
+    assert text(messages=begun, continue_final_message=True) == "<start>user: Say hi<end><start>assistant: Well, "
 
 
 def test_tokenize_shows_the_same_prompt(server: Server) -> None:
@@ -128,6 +126,7 @@ def test_tokenize_shows_the_same_prompt(server: Server) -> None:
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"chat_template": "x"}, "chat_template"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
         ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
         ({"stop": ["a", 3]}, "stop.1"),
     ],

@@ -24,7 +24,7 @@ from baton.wire.openai.decode import decode, unknown_fields
         (b'{"stop":"3"}', "stop", "3"),
         (b'{"prompt":["1","2"]}', "prompt", ["1", "2"]),
         (b'{"prompt":[[1,2],[3]]}', "prompt", [[1, 2], [3]]),
-        (b'{"seed":1180591620717411303424}', "seed", 1 << 70),
+        (b'{"seed":9223372036854775807}', "seed", (1 << 63) - 1),
         (b' {"nonsense":{"a":1}} ', "prompt", None),
     ],
 )
@@ -49,8 +49,14 @@ def test_reads(body: bytes, name: str, value: Any) -> None:
         (b'{"logit_bias":{"1":"x"}}', "logit_bias"),
         (b'{"stream_options":{"include_usage":"?"}}', "stream_options.include_usage"),
         (b'{"temperature":1e999}', "temperature"),
+        (b'{"priority":9223372036854775808}', "priority"),
+        (b'{"seed":1180591620717411303424}', "seed"),
+        (b'{"stop_token_ids":[1,-1180591620717411303424]}', "stop_token_ids.1"),
+        (b'{"prompt":[[1180591620717411303424]]}', "prompt.0.0"),
+        (b'{"stop":"\\ud800"}', "body"),
+        (b'{"unknown":["\\udc00\\ud800"]}', "body"),
     ],
-    ids=range(14),
+    ids=range(20),
 )
 def test_refuses_by_path(body: bytes, param: str) -> None:
     with pytest.raises(RequestError) as refused:

@@ -74,6 +74,7 @@ def _request(ask: Asking[ChatRequest], prompt: Prompt, tools: ToolUse) -> Reques
         raise RequestError(
             f"top_logprobs must be between 0 and {server.config.max_logprobs}, got {top}", param="top_logprobs"
         )
+    grammar = ask.grammar()  # a malformed one is refused even where a forced call takes its place
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     params = sampling_params(
         body,
@@ -86,7 +87,7 @@ def _request(ask: Asking[ChatRequest], prompt: Prompt, tools: ToolUse) -> Reques
             param="messages",
         ),
         logprobs=top if body.logprobs else None,
-        grammar=tools.grammar or ask.grammar(),
+        grammar=tools.grammar or grammar,
         max_logprobs=server.config.max_logprobs,
     )
     return engine_request(server, body, params, prompt.token_ids, server.engine_id(ask.id))

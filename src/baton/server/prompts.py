@@ -15,6 +15,7 @@ from baton.wire.openai.text import TokenizeRequest
 
 INLINE_CHARS = 20_000
 """Longer texts are encoded in a thread: some milliseconds during which every other stream would stand still."""
+_RESERVED = frozenset(("self", "messages", "tools", "add_generation_prompt", "chat_template"))
 _MARK = "\ue000baton-end-of-message\ue000"
 
 
@@ -26,16 +27,18 @@ class Prompt:
     token_ids: list[int]
 
 
-async def encode(server: ServerState, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Token ids of a text.
+async def encode(server: ServerState, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+    """Token ids of texts, each for itself.
 
     Raises:
         RequestError: no tokenizer, or no valid Unicode.
     """
     tokenizer = server.tokenizer
-    if len(text) <= INLINE_CHARS:
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+    def work() -> list[list[int]]:
+        return [tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+    return work() if sum(map(len, texts)) <= INLINE_CHARS else await asyncio.to_thread(work)
 
 
 async def completion_prompts(server: ServerState, ask: CompletionRequest) -> list[Prompt]:
@@ -44,35 +47,29 @@ async def completion_prompts(server: ServerState, ask: CompletionRequest) -> lis
     Raises:
         RequestError: none, or not of one of the four forms.
     """
-    add = True if ask.add_special_tokens is None else ask.add_special_tokens
-    prompts = []
-    for each in _split(ask.prompt):
-        if isinstance(each, str):
-            prompts.append(Prompt(text=each, token_ids=await encode(server, each, add_special_tokens=add)))
-        else:
-            prompts.append(Prompt(text=None, token_ids=each))
-    return prompts
+    texts, ids = _split(ask.prompt)
+    if not texts:
+        return [Prompt(text=None, token_ids=each) for each in ids]
+    ids = await encode(server, texts, add_special_tokens=ask.add_special_tokens is not False)
+    return [Prompt(text=text, token_ids=each) for text, each in zip(texts, ids, strict=True)]
 
 
-def _split(prompt: str | Sequence[int | str | list[int]] | None) -> list[str | list[int]]:
-    """A text, texts, token ids, or lists of token ids, as a list of prompts."""
+def _split(prompt: str | Sequence[int | str | list[int]] | None) -> tuple[list[str], list[list[int]]]:
+    """The four forms as texts or lists of token ids; one of the two is empty."""
     if prompt is None:
         raise RequestError("prompt is required", param="prompt")
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
+    if not prompt and not isinstance(prompt, str):
         raise RequestError("prompt must not be an empty list", param="prompt")
-    ids = [each for each in prompt if isinstance(each, int)]
-    if len(ids) == len(prompt):
-        _check_ids(ids, "prompt")
-        return [ids]
-    several = [each for each in prompt if not isinstance(each, int)]
-    if len(several) != len(prompt) or len({type(each) for each in several}) != 1:
+    entries: Sequence[int | str | list[int]] = [prompt] if isinstance(prompt, str) else prompt
+    texts = [each for each in entries if isinstance(each, str)]
+    ids = [each for each in entries if isinstance(each, int)]
+    lists = [each for each in entries if isinstance(each, list)]
+    if len(entries) not in (len(texts), len(ids), len(lists)):
         raise RequestError("prompt must be all texts, all token ids or all lists of token ids", param="prompt")
-    for place, each in enumerate(several):
-        if isinstance(each, list):
-            _check_ids(each, f"prompt.{place}")
-    return several
+    _check_ids(ids, "prompt")
+    for place, each in enumerate(lists):
+        _check_ids(each, f"prompt.{place}")
+    return texts, [ids] if ids else lists
 
 
 def _check_ids(ids: list[int], path: str) -> None:
@@ -101,7 +98,8 @@ async def chat_prompt(
     else:
         text = render(server, ask, messages, tools)
     add = bool(ask.add_special_tokens)
-    return Prompt(text=text, token_ids=await encode(server, text, add_special_tokens=add))
+    (token_ids,) = await encode(server, [text], add_special_tokens=add)
+    return Prompt(text=text, token_ids=token_ids)
 
 
 def render(
@@ -138,7 +136,7 @@ def render(
 
 def _template_kwargs(ask: ChatRequest | TokenizeRequest) -> dict[str, Any]:
     kwargs = dict(ask.chat_template_kwargs or {})
-    clash = {"messages", "tools", "add_generation_prompt", "chat_template"} & set(kwargs)
+    clash = _RESERVED & set(kwargs)
     if clash:
         raise RequestError(
             f"chat_template_kwargs must not contain {', '.join(sorted(clash))}", param="chat_template_kwargs"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from baton.core.errors import RequestError
 from baton.server.limits import read_body
-from baton.server.prompts import chat_prompt, encode
+from baton.server.prompts import INLINE_CHARS, chat_prompt, encode
 from baton.server.state import ServerState, state_of
 from baton.wire.openai.decode import decode
 from baton.wire.openai.text import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
@@ -29,7 +32,8 @@ async def _token_ids(server: ServerState, ask: TokenizeRequest) -> list[int]:
     if (ask.prompt is None) == (ask.messages is None):
         raise RequestError("give either prompt or messages", param="prompt")
     if ask.prompt is not None:
-        return await encode(server, ask.prompt, add_special_tokens=ask.add_special_tokens is not False)
+        (token_ids,) = await encode(server, [ask.prompt], add_special_tokens=ask.add_special_tokens is not False)
+        return token_ids
     return (await chat_prompt(server, ask, ask.tools)).token_ids
 
 
@@ -44,7 +48,9 @@ async def detokenize(http: HttpRequest) -> Response:
             raise RequestError(
                 f"tokens.{place}: {token_id} is outside the vocabulary of {vocab_size}", param=f"tokens.{place}"
             )
-    return _json(Detokenized(prompt=server.tokenizer.decode(ask.tokens, skip_special_tokens=False)))
+    decode_tokens = partial(server.tokenizer.decode, ask.tokens, skip_special_tokens=False)
+    long = len(ask.tokens) > INLINE_CHARS
+    return _json(Detokenized(prompt=await asyncio.to_thread(decode_tokens) if long else decode_tokens()))
 
 
 async def tokenizer_info(http: HttpRequest) -> Response:

@@ -7,16 +7,16 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from baton.wire.openai.common import GenerationFields, PromptLogprobs, Usage
+from baton.wire.openai.common import GenerationFields, Int, PromptLogprobs, Usage
 
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     """A conversation to be answered. Messages stay open objects: the chat template reads them as they are."""
 
     messages: list[dict[str, Any]]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Int | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+
+Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""What a client sends; a larger number would fit no message to the engine."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,34 +24,34 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str | None = None
-    n: int | None = None
-    max_tokens: int | None = None
+    n: Int | None = None
+    max_tokens: Int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Int | None = None
     min_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
+    allowed_token_ids: list[Int] | None = None
     bad_words: list[str] | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[Int] | None = None
     include_stop_str_in_output: bool | None = None
-    min_tokens: int | None = None
+    min_tokens: Int | None = None
     ignore_eos: bool | None = None
-    seed: int | None = None
+    seed: Int | None = None
     skip_special_tokens: bool | None = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: Int | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: Int | None = None
     add_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stream_interval: int | None = None
-    priority: int | None = None
+    stream_interval: Int | None = None
+    priority: Int | None = None
     request_id: str | None = None
     cache_salt: str | None = None
     response_format: Any = None

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from baton.wire.openai.common import GenerationFields, PromptLogprobs, Usage
+from baton.wire.openai.common import GenerationFields, Int, PromptLogprobs, Usage
 
-PromptList = list[int | str | list[int]]
+PromptList = list[Int | str | list[Int]]
 
 
 class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
@@ -19,8 +19,8 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     prompt_embeds: Any = None
     suffix: str | None = None
     echo: bool | None = None
-    logprobs: int | None = None
-    best_of: int | None = None
+    logprobs: Int | None = None
+    best_of: Int | None = None
 
     @property
     def score_only(self) -> bool:

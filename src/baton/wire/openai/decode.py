@@ -48,9 +48,14 @@ def _decode_slowly(body: bytes, kind: type[T], reason: str) -> T:
     """For JSON as Python writes it: NaN and Infinity, which the field that holds them then refuses by name."""
     try:
         plain: Any = json.loads(body)
+        json.dumps(plain, ensure_ascii=False).encode()
         return msgspec.convert(plain, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from None
+    except UnicodeEncodeError:
+        raise RequestError(
+            "the body holds half of a surrogate pair; text must be valid Unicode", param="body"
+        ) from None
     except (ValueError, RecursionError):
         raise RequestError(f"the body is not valid JSON: {reason}", param="body") from None
 

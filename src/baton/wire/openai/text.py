@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from baton.wire.openai.common import Int
+
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A text, or a conversation to be rendered by the chat template first."""
@@ -35,7 +37,7 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Token ids to turn into text."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: list[Int]
 
 
 class Detokenized(msgspec.Struct, frozen=True, kw_only=True):
