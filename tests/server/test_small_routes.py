@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import pytest
 
+from baton.server.prompts import encode_long
 from baton.text.tokenizer import load_tokenizer
 from tests.server.harness import END, START, Server, run_server
 from tests.server.test_http_cases import check_error
@@ -33,8 +37,25 @@ def test_tokenize_and_back(server: Server, tokenizer_folder: Path) -> None:
     assert server.post("/detokenize", tokens=[START, END]).json() == {"prompt": "<start><end>"}
 
 
-def test_long_text_is_tokenized_like_a_short_one(server: Server) -> None:
-    assert server.post("/tokenize", prompt="ab" * 50_000).json()["count"] == 100_000
+def test_long_text_is_tokenized_like_a_short_one(server: Server, tokenizer_folder: Path) -> None:
+    text = "Grüße 🌍 " * 3000
+    tokenizer = load_tokenizer(tokenizer_folder)
+    assert server.post("/tokenize", prompt=text).json()["tokens"] == tokenizer.encode(text)
+    assert encode_long(tokenizer, ["a", text], True) == [tokenizer.encode("a"), tokenizer.encode(text)]
+
+
+def test_other_threads_run_while_a_long_text_is_tokenized(tokenizer_folder: Path) -> None:
+    """The library's plain `encode` holds the GIL throughout: the longest pause would then be the whole time."""
+    tokenizer = load_tokenizer(tokenizer_folder)
+    ticks: list[float] = []
+    worker = threading.Thread(target=encode_long, args=(tokenizer, ["hello world " * 200_000], True))
+    start_s = time.perf_counter()
+    worker.start()
+    while worker.is_alive():
+        ticks.append(time.perf_counter())
+        time.sleep(0.001)
+    whole_s = time.perf_counter() - start_s
+    assert max(b - a for a, b in pairwise([start_s, *ticks])) < whole_s / 2
 
 
 @pytest.mark.parametrize(
