@@ -230,6 +230,7 @@ def test_nulls_are_as_if_not_given(server: Server) -> None:
         ({"prompt": "x", "logprobs": 21}, "logprobs"),
         ({"prompt": "x", "n": 0}, "n"),
         ({"prompt": "x", "n": 129}, "n"),
+        ({"prompt": "x", "best_of": 129}, "best_of"),
         ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options"),
         ({"prompt": "x", "stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
         ({"prompt": "x", "stream_options": {"include_usage": 3}, "stream": True}, "stream_options.include_usage"),
