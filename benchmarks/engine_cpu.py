@@ -102,7 +102,8 @@ def run_engine(engine: str, folder: Path, args: argparse.Namespace) -> dict[str,
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1800, check=False)
     if done.returncode != 0:
         sys.exit(f"{engine} failed:\n{done.stderr[-4000:]}")
-    report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    # The peer logs to stdout too, even after its report.
+    report: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"engine"')))
     return report
 
 

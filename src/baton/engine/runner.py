@@ -60,9 +60,14 @@ class ModelRunner:
         context = ForwardContext(
             positions=batch.positions, attention=batch.attention, kv=self._kv, kernels=self._kernels
         )
-        hidden = self._model.forward(batch.token_ids, context)
+        if any(chunk.prompt_logprobs is not None for chunk in step.chunks):
+            hidden = self._model.forward(batch.token_ids, context)
+            prompt_logprobs = self._prompt_logprobs(step, batch, hidden)
+            hidden = hidden[batch.last_rows]
+        else:
+            hidden = self._model.forward(batch.token_ids, context, batch.last_rows)
+            prompt_logprobs = ((),) * len(step.chunks)
         sampled = self._sample(step, batch, hidden)
-        prompt_logprobs = self._prompt_logprobs(step, batch, hidden)
         if step.copies:
             copy_blocks(self._kv, step.copies)
         return self._collect(step, sampled, prompt_logprobs)
@@ -80,17 +85,20 @@ class ModelRunner:
         self._grammar_states[admission.slot] = self._grammars.compile(grammar).start(outputs)
 
     def _sample(self, step: Step, batch: Batch, hidden: Tensor) -> SampleOutput | None:
-        """Sample every row of the step and write the tokens into the token table."""
+        """Sample every row of the step from hidden [samples, M] and write the tokens into the token table."""
         if not step.samples:
             return None
         mask = fill_mask([self._grammar_states[row.slot] for row in step.samples], self._vocab_size)
-        logits = self._model.logits(hidden[batch.last_rows])
+        logits = self._model.logits(hidden)
         output = self._sampler.sample(logits, step.samples, self._batches.token_table, mask)
         self._batches.token_table[batch.sample_slots, batch.sample_positions] = output.token_ids
         return output.to_host()
 
     def _prompt_logprobs(self, step: Step, batch: Batch, hidden: Tensor) -> tuple[tuple[TokenLogprobs, ...], ...]:
-        """For each chunk, logprobs of the prompt tokens that follow its positions, as far as there are any."""
+        """For each chunk, logprobs of the prompt tokens that follow its positions, as far as there are any.
+
+        hidden is [T, M]: every row of the step.
+        """
         values: list[tuple[TokenLogprobs, ...]] = []
         for chunk, first in zip(step.chunks, batch.first_rows, strict=True):
             if chunk.prompt_logprobs is None:

@@ -56,8 +56,12 @@ class Attention:
         self.qkv.finalize(kernels)
         self.output.finalize(kernels)
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, ctx: ForwardContext) -> Tensor:
-        """x [T, M], cos and sin [T, D/2] of the rows' positions -> [T, M]; writes the rows' K and V."""
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, ctx: ForwardContext, rows: Tensor | None = None) -> Tensor:
+        """x [T, M], cos and sin [T, D/2] of the rows' positions -> [T, M]; writes K and V of all rows.
+
+        Args:
+            rows: int64 [R], rows to return; all by default.
+        """
         kernels, batch = ctx.kernels, ctx.attention
         parts = torch.split(self.qkv(x), self._sizes, dim=-1)
         q, k, v = (part.view(x.shape[0], -1, self._head_dim) for part in parts)
@@ -66,4 +70,5 @@ class Attention:
         q, k = kernels.rope(q, k, cos, sin)
         kv = ctx.kv[:, :, self._layer]
         kernels.store_kv(k, v, kv, batch)
-        return self.output(kernels.attention(q, kv, batch, self._scale).flatten(1))
+        mixed = kernels.attention(q, kv, batch, self._scale).flatten(1)
+        return self.output(mixed if rows is None else mixed[rows])

@@ -28,7 +28,7 @@ class Model(Protocol):
     def cache_specs(self) -> tuple[AttentionSpec, ...]:
         """The cache it needs on this rank."""
 
-    def forward(self, token_ids: Tensor, ctx: ForwardContext) -> Tensor:
+    def forward(self, token_ids: Tensor, ctx: ForwardContext, rows: Tensor | None = None) -> Tensor:
         """int64 [T] -> hidden rows [T, M] after the final norm."""
 
     def logits(self, hidden: Tensor) -> Tensor:

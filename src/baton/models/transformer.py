@@ -47,14 +47,28 @@ class DecoderLayer:
         self.mlp.finalize(kernels)
 
     def __call__(
-        self, x: Tensor, residual: Tensor | None, cos: Tensor, sin: Tensor, ctx: ForwardContext
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        cos: Tensor,
+        sin: Tensor,
+        ctx: ForwardContext,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """[T, M] and the residual stream before x was added to it -> the same pair after this layer."""
+        """[T, M] and the residual stream before x was added to it -> the same pair after this layer.
+
+        Args:
+            rows: int64 [R], rows to go on with after attention; all by default.
+        """
         if residual is None:
             x, residual = self.input_norm(x, ctx.kernels), x
         else:
             x, residual = self.input_norm.add(x, residual, ctx.kernels)
-        x = self.attention(x, cos, sin, ctx)
+        x = self.attention(x, cos, sin, ctx, rows)
+        if rows is not None:
+            residual = residual[rows]
+        if x.shape[0] == 0:
+            return x, residual
         x, residual = self.mlp_norm.add(x, residual, ctx.kernels)
         return self.mlp(x, ctx), residual
 
@@ -118,14 +132,19 @@ class Transformer:
             ),
         )
 
-    def forward(self, token_ids: Tensor, ctx: ForwardContext) -> Tensor:
-        """int64 [T], each in [0, vocab_size) -> hidden rows [T, M] after the final norm; writes KV of all layers."""
+    def forward(self, token_ids: Tensor, ctx: ForwardContext, rows: Tensor | None = None) -> Tensor:
+        """int64 [T], each in [0, vocab_size) -> hidden rows [T, M] after the final norm; writes KV of all layers.
+
+        Args:
+            rows: int64 [R], rows whose hidden state is wanted, [R, M]; all by default. The others are left out of what
+                follows the last attention.
+        """
         cos, sin = self._rope(ctx.positions)
         x = self._embedding(token_ids)
         residual: Tensor | None = None
-        for layer in self._layers:
+        for layer in self._layers[:-1]:
             x, residual = layer(x, residual, cos, sin, ctx)
-        assert residual is not None
+        x, residual = self._layers[-1](x, residual, cos, sin, ctx, rows)
         return self._norm.add(x, residual, ctx.kernels)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
