@@ -156,7 +156,9 @@ def seconds(llm: Any, rng: random.Random, batch: int, input_tokens: int, output_
 
 def summarise(rounds: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
     """Medians over all repetitions of all rounds, prefill rate, and ratios in Baton's favour (over 1 is better)."""
-    report: dict[str, Any] = {"machine": machine(), "arguments": {k: str(v) for k, v in vars(args).items()}}
+    names = ("input_tokens", "output_tokens", "repeat", "rounds", "dtype", "threads")
+    workload = {"model": Path(args.model).name, **{name: getattr(args, name) for name in names}}
+    report: dict[str, Any] = {"machine": machine(), "workload": workload}
     for engine in rounds[0]:
         report[engine] = {"name": rounds[0][engine]["engine"], "batches": {}}
         for batch in map(str, args.batch):

@@ -37,7 +37,7 @@ TORCH_FREE_MODULES = [
     "baton.engine.stub_process",
     "baton.cli.main",
 ]
-ONE_FILE_EACH = ["xgrammar", "gguf", "safetensors", "zmq"]
+ONE_FILE_EACH = ["xgrammar", "gguf", "safetensors", "zmq", "prometheus_client", "opentelemetry"]
 
 
 def imported_modules(source: str) -> Iterator[str]:
