@@ -10,7 +10,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from baton.server.prompts import encode_long
 from baton.text.tokenizer import load_tokenizer
 from tests.server.harness import END, START, Server, run_server
 from tests.server.test_http_cases import check_error
@@ -41,14 +40,13 @@ def test_long_text_is_tokenized_like_a_short_one(server: Server, tokenizer_folde
     text = "Grüße 🌍 " * 3000
     tokenizer = load_tokenizer(tokenizer_folder)
     assert server.post("/tokenize", prompt=text).json()["tokens"] == tokenizer.encode(text)
-    assert encode_long(tokenizer, ["a", text], True) == [tokenizer.encode("a"), tokenizer.encode(text)]
 
 
 def test_other_threads_run_while_a_long_text_is_tokenized(tokenizer_folder: Path) -> None:
     """The library's plain `encode` holds the GIL throughout: the longest pause would then be the whole time."""
     tokenizer = load_tokenizer(tokenizer_folder)
     ticks: list[float] = []
-    worker = threading.Thread(target=encode_long, args=(tokenizer, ["hello world " * 200_000], True))
+    worker = threading.Thread(target=tokenizer.encode, args=("hello world " * 200_000,))
     start_s = time.perf_counter()
     worker.start()
     while worker.is_alive():

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 from tokenizers.processors import TemplateProcessing
@@ -191,3 +193,14 @@ def test_nothing_there(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
     with pytest.raises(ModelError, match="does not exist"):
         load_tokenizer(tmp_path / "none")
+
+
+@given(text=st.text(max_size=60), special=st.booleans(), times=st.sampled_from([1, 1, 1, 200]))
+def test_encode_is_the_librarys(
+    byte_level: Tokenizer, sentencepiece: Tokenizer, text: str, special: bool, times: int
+) -> None:
+    """The call that lets other threads run gives the same ids as the plain one, for short and long texts."""
+    for tokenizer in (byte_level, sentencepiece):
+        for each in (text * times, f"<|im_start|>{text}</s>" * times):
+            expected = tokenizer.backend.encode(each, add_special_tokens=special).ids
+            assert tokenizer.encode(each, add_special_tokens=special) == expected

@@ -121,7 +121,7 @@ class CompletionAnswer:
             entries = list(zip(piece.token_ids, piece.logprobs, strict=True))
         if index not in self._offsets:
             start = len(self._prompt_text(place)) if self._ask.body.echo else 0
-            self._offsets[index] = self._counter(start)
+            self._offsets[index] = self._counter(start, output.prompt_token_ids)
         shown = completion_logprobs(entries, self._name, self._logprobs, self._offsets[index])
         if not echo:
             return shown
@@ -135,8 +135,13 @@ class CompletionAnswer:
             top_logprobs=prompt.top_logprobs + shown.top_logprobs,
         )
 
-    def _counter(self, start: int) -> OffsetCounter:
-        return OffsetCounter(self._ask.server.tokenizer_or_none, skip_special_tokens=self._skips_special, start=start)
+    def _counter(self, start: int, prompt_token_ids: Sequence[int] = ()) -> OffsetCounter:
+        return OffsetCounter(
+            self._ask.server.tokenizer_or_none,
+            skip_special_tokens=self._skips_special,
+            start=start,
+            prompt_token_ids=prompt_token_ids,
+        )
 
 
 def _mean_logprob(output: CompletionOutput) -> float:

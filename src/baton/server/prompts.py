@@ -9,7 +9,6 @@ from typing import Any
 
 from baton.core.errors import RequestError
 from baton.server.state import ServerState
-from baton.text.tokenizer import Tokenizer
 from baton.wire.openai.chat import ChatRequest
 from baton.wire.openai.completions import CompletionRequest
 from baton.wire.openai.text import TokenizeRequest
@@ -35,19 +34,13 @@ async def encode(server: ServerState, texts: Sequence[str], *, add_special_token
         RequestError: no tokenizer, or no valid Unicode.
     """
     tokenizer = server.tokenizer
-    if sum(map(len, texts)) <= INLINE_CHARS:
+
+    def encode_all() -> list[list[int]]:
         return [tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
-    return await asyncio.to_thread(encode_long, tokenizer, texts, add_special_tokens)
 
-
-def encode_long(tokenizer: Tokenizer, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
-    """The same ids as Tokenizer.encode, for a thread: only the batch call of the library lets go of the GIL meanwhile.
-
-    One text a call, or the library would take every core from the engine. The texts must be valid Unicode, as all that
-    comes out of wire.openai.decode is.
-    """
-    encode_batch = tokenizer.backend.encode_batch_fast
-    return [list(encode_batch([text], add_special_tokens=add_special_tokens)[0].ids) for text in texts]
+    if sum(map(len, texts)) <= INLINE_CHARS:
+        return encode_all()
+    return await asyncio.to_thread(encode_all)
 
 
 async def completion_prompts(server: ServerState, ask: CompletionRequest) -> list[Prompt]:

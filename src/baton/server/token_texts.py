@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from baton.text.stream import TextStream
 from baton.text.tokenizer import Tokenizer
 
@@ -57,10 +59,18 @@ class OffsetCounter:
         tokenizer: of the model; None counts nothing.
         skip_special_tokens: special tokens have no place in the text.
         start: characters in front of the first token.
+        prompt_token_ids: what the text continues.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, *, skip_special_tokens: bool = True, start: int = 0) -> None:
-        self._stream = None if tokenizer is None else TextStream(tokenizer, skip_special_tokens)
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        skip_special_tokens: bool = True,
+        start: int = 0,
+        prompt_token_ids: Sequence[int] = (),
+    ) -> None:
+        self._stream = None if tokenizer is None else TextStream(tokenizer, skip_special_tokens, prompt_token_ids)
         self._position = start
 
     def push(self, token_id: int) -> int:

@@ -17,7 +17,7 @@ class CompletionOutput:
 
     Attributes:
         index: 0 .. n-1.
-        text: empty when detokenize is off.
+        text: continues the prompt's, as TextStream defines it; empty when detokenize is off.
         token_ids: all output tokens, the ones that ended it included.
         logprobs: one entry per token when asked for, else None.
         finish_reason: "stop", "length", or "error" when a grammar could not be continued; None while running.
@@ -97,7 +97,7 @@ class OutputCollector:
         self._finish = finish
         self._texts: list[tuple[TextStream, StopMatcher] | None] = [
             (
-                TextStream(tokenizer, skip_special_tokens=params.skip_special_tokens),
+                TextStream(tokenizer, params.skip_special_tokens, request.prompt_token_ids),
                 StopMatcher(params.stop, include_stop=params.include_stop_str_in_output),
             )
             if tokenizer is not None and params.detokenize

@@ -52,6 +52,8 @@ class WindowDecoder:
     lookahead, a BPEDecoder suffix inside a token), shown text stays as it was shown: the pieces then join to the text
     as it looked while it came, each token's text once, and differ from decode(all ids) at the rewritten places.
 
+    Behind a prompt, the text begins where decode(prompt + ids) first differs from decode(prompt) or goes beyond it.
+
     Args:
         backend: the tokenizer.
     """
@@ -62,6 +64,8 @@ class WindowDecoder:
         self._lookahead = lookahead(steps)
         self._byte_fallback = any(step["type"] == "ByteFallback" for step in steps)
         self._ids: list[int] = []
+        self._num_prompt = 0  # of the ids
+        self._prompt = ""  # its text at the front of the window, until there is text behind it
         self._pieces: list[str] = []
         self._window: list[int] = []
         self._bearing: list[bool] = []  # of the window's tokens: it changed the text, or was stripped at the front
@@ -69,6 +73,17 @@ class WindowDecoder:
         self._shown = 0  # characters of it that were returned
         self._cut_at = _KEEP + _GROWTH
         self._given_up = 0
+
+    def prime(self, head: list[int], tail: list[int] | None) -> None:
+        """Take the prompt, before all else: its first and its last tokens; tail None: the head is all of it."""
+        ids = head
+        if tail is not None:
+            ids = tail if self._decode(tail).strip() else head + tail
+        self._ids, self._window, self._num_prompt = list(ids), list(ids), len(ids)
+        self._bearing = [True] * len(ids)
+        self._text = self._prompt = self._decode(ids)
+        self._shown = len(self._text)
+        self._cut_at = len(ids) + _GROWTH
 
     def add(self, token_id: int) -> str:
         """Take a token; returns the text that is final now and was not before. Ids without a token give none."""
@@ -83,10 +98,12 @@ class WindowDecoder:
         text = self._decode(self._window)
         self._bearing.append(text != self._text or (token != "" and not text))
         self._text = text
-        self._shown = min(self._shown, len(text))
+        self._shown = _shared(text, self._prompt) if self._prompt else min(self._shown, len(text))
         final = max(self._shown, len(text) - self._lookahead - text.endswith(_REPLACEMENT))
         piece = text[self._shown : final]
         self._shown = final
+        if piece:
+            self._prompt = ""
         self._pieces.append(piece)
         if len(self._window) > self._cut_at:
             self._cut()
@@ -95,6 +112,8 @@ class WindowDecoder:
     def end(self) -> str:
         """The rest of the text, after the last token."""
         whole, shown = self._decode(self._ids), "".join(self._pieces)
+        if self._num_prompt:
+            whole = whole[_shared(whole, self._decode(self._ids[: self._num_prompt])) :]
         if whole.startswith(shown):
             return whole[len(shown) :]
         return self._decode(self._window)[self._shown :]
@@ -125,4 +144,12 @@ class WindowDecoder:
                 return
         self._window, self._bearing = window, [self._bearing[i] for i in places]
         self._text, self._shown = text, max(0, len(text) - rest)
+        self._prompt = self._prompt and text[: self._shown]
         self._cut_at, self._given_up = len(window) + _GROWTH, 0
+
+
+def _shared(text: str, other: str) -> int:
+    """Number of characters at the front that are the same."""
+    return next(
+        (i for i, pair in enumerate(zip(text, other, strict=False)) if pair[0] != pair[1]), min(len(text), len(other))
+    )
