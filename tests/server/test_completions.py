@@ -238,10 +238,14 @@ def test_nulls_are_as_if_not_given(server: Server) -> None:
         ({"prompt": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"prompt": "x", "logit_bias": {"99999": 1}}, "logit_bias"),
         ({"prompt": "x", "bad_words": [" "]}, "bad_words"),
+        ({"prompt": "x", "bad_words": ["a"] * 1025}, "bad_words"),
+        ({"prompt": "x", "bad_words": ["a" * 20_001]}, "bad_words"),
+        ({"prompt": ["x"] * 4097}, "prompt"),
+        ({"prompt": [[1]] * 33, "best_of": 128}, "prompt"),
         ({"prompt": "x", "min_tokens": 20, "max_tokens": 4}, "min_tokens"),
         ({"prompt": "x", "response_format": {"type": "poem"}}, "response_format"),
     ],
-    ids=lambda value: str(value) if isinstance(value, dict) else None,
+    ids=lambda value: str(value)[:80] if isinstance(value, dict) else None,
 )
 def test_refused_by_name(server: Server, body: dict[str, Any], param: str) -> None:
     response = server.post(PATH, **body)

@@ -70,6 +70,13 @@ def test_keys(tokenizer_folder: Path) -> None:
             assert http.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
 
 
+def test_key_of_any_characters(tokenizer_folder: Path) -> None:
+    """Clients send a key's UTF-8 bytes."""
+    with run_server(tokenizer_folder, ServerConfig(api_keys=("clé",))) as server, server.http() as http:
+        for key, status in (("clé".encode(), 200), ("clé".encode("latin-1"), 401)):
+            assert http.get("/v1/models", headers={b"authorization": b"Bearer " + key}).status_code == status
+
+
 def test_body_size(tokenizer_folder: Path) -> None:
     with run_server(tokenizer_folder, ServerConfig(max_body_bytes=1000)) as server, server.http() as http:
         declared = http.post(COMPLETIONS, json={"prompt": "x" * 1000})
@@ -205,6 +212,8 @@ def test_request_id_comes_back_and_may_repeat(server: Server) -> None:
             assert response.headers["x-request-id"] == "bench-1"
             assert response.json()["id"] == "cmpl-bench-1"
         assert http.get("/nowhere").headers["x-request-id"] == "bench-1"
+    unnamed = server.post(COMPLETIONS, prompt="x", max_tokens=1)
+    assert unnamed.json()["id"] == f"cmpl-{unnamed.headers['x-request-id']}"
     odd = httpx.get(server.url + "/health", headers={"x-request-id": "a b" + "c" * 500})
     assert len(odd.headers["x-request-id"]) == 32
 

@@ -75,6 +75,13 @@ def test_python_writes_nan_and_it_is_read_as_such() -> None:
     assert value is not None and value != value
 
 
+def test_nan_is_not_looked_for_in_a_long_body() -> None:
+    """Python's parser would hold every other request up for seconds."""
+    with pytest.raises(RequestError) as refused:
+        decode(b'{"temperature": NaN, "user": "' + b"x" * (1 << 20) + b'"}', CompletionRequest)
+    assert refused.value.param == "body"
+
+
 def test_unknown_fields() -> None:
     assert unknown_fields(b'{"prompt":"x","zeta":1,"alpha":2}', CompletionRequest) == ["alpha", "zeta"]
 

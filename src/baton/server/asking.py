@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -98,9 +97,8 @@ async def read_ask(http: HttpRequest, kind: type[A], prefix: str) -> Asking[A]:
     if _log.isEnabledFor(logging.DEBUG):
         unknown = unknown_fields(raw, kind)
         if unknown:
-            _log.debug("fields ignored: %s", ", ".join(unknown))
+            _log.debug("fields ignored: %s", ", ".join(map(repr, unknown)))
     model = server.check_model(body.model)
     server.check_queue()
-    given = clean_id(body.request_id) or clean_id(http.headers.get("x-request-id"))
-    answer_id = f"{prefix}-{given or uuid.uuid4().hex}"
+    answer_id = f"{prefix}-{clean_id(body.request_id) or http.state.request_id}"
     return Asking(server=server, http=http, body=body, id=answer_id, model=model, arrival_s=arrival_s)

@@ -22,6 +22,8 @@ from baton.server.submission import engine_request
 from baton.wire.openai.completions import CompletionRequest
 
 _DEFAULT_MAX_TOKENS = 16
+MAX_CHOICES = 4096
+"""Prompts times choices of one request: each is a sequence in the engine and a text that is being built."""
 
 
 async def create_completion(http: HttpRequest) -> Response:
@@ -57,6 +59,19 @@ def _refuse_unsupported(body: CompletionRequest) -> None:
             raise RequestError(f"best_of must be at most {MAX_N}, got {body.best_of}", param="best_of")
         if body.stream and body.best_of > body.num_choices:
             raise RequestError("best_of is not possible with stream=true", param="best_of")
+    num_choices = _num_prompts(body) * min(MAX_N, max(1, body.best_of or body.num_choices))
+    if num_choices > MAX_CHOICES:
+        raise RequestError(
+            f"prompts times choices must be at most {MAX_CHOICES}, got {num_choices}; send several requests",
+            param="prompt",
+        )
+
+
+def _num_prompts(body: CompletionRequest) -> int:
+    """Prompts before they are checked; a list of token ids is one."""
+    if body.prompt is None or isinstance(body.prompt, str):
+        return 1
+    return max(1, sum(not isinstance(entry, int) for entry in body.prompt))
 
 
 def _cut(ask: Asking[CompletionRequest], prompt: Prompt) -> Prompt:

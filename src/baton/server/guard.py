@@ -55,7 +55,7 @@ class Guard:
         except Exception as error:
             api_error = as_api_error(error)
             if api_error.status == 500:
-                _log.exception("request %s failed on %s", request_id, scope["path"])
+                _log.exception("request %s failed on %r", request_id, scope["path"])
             if not started:
                 await error_response(api_error)(scope, receive, send_with_id)
 
@@ -63,7 +63,7 @@ class Guard:
         scheme, _, given = (header or "").partition(" ")
         if scheme.lower() != "bearer":
             return False
-        token = given.strip().encode()
+        token = given.strip().encode("latin-1")  # the bytes that were sent
         # Every key is compared, each in constant time.
         return sum(hmac.compare_digest(token, key) for key in self._keys) > 0
 

@@ -8,6 +8,9 @@ from baton.wire.openai.common import GenerationFields
 
 MAX_N = 128
 MAX_STOPS = 4
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORDS_CHARS = 20_000
+"""Bad words are tokenized on the event loop and compared at every step: many would stop all other requests."""
 _SAME_NAME = (
     "temperature",
     "top_p",
@@ -78,6 +81,12 @@ def _check(ask: GenerationFields, n: int) -> None:
         raise RequestError("prompt_logprobs is not available with stream=true", param="prompt_logprobs")
     if ask.stream_interval is not None and ask.stream_interval < 1:
         raise RequestError(f"stream_interval must be at least 1, got {ask.stream_interval}", param="stream_interval")
+    words = ask.bad_words or []
+    if len(words) > MAX_BAD_WORDS or sum(map(len, words)) > MAX_BAD_WORDS_CHARS:
+        raise RequestError(
+            f"bad_words must have at most {MAX_BAD_WORDS} entries and {MAX_BAD_WORDS_CHARS} characters",
+            param="bad_words",
+        )
 
 
 def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
