@@ -188,6 +188,18 @@ def test_a_grammar_that_the_vocabulary_cannot_spell_gets_stuck_and_says_so(compi
     assert state.accept(EOS)
 
 
+def test_a_grammar_that_costs_more_with_each_token_is_given_up(compiler: GrammarCompiler) -> None:
+    """The ways to read a run of n letters grow as a power of n: 25 letters would take seconds a mask."""
+    state = compiler.compile(Grammar(kind=GrammarKind.REGEX, source="((a{0,100}){0,100}){0,100}")).start()
+    for _ in range(25):
+        letters = allowed(state)
+        if state.stuck:
+            break
+        assert state.accept(TOKENIZER.token_to_id("a"))
+    assert state.stuck and letters == {EOS}
+    assert state.accept(EOS)
+
+
 def test_the_mask_names_the_rows_with_a_grammar(compiler: GrammarCompiler) -> None:
     state = compiler.compile(Grammar(kind=GrammarKind.REGEX, source="1")).start()
     assert fill_mask([None, None], MODEL_VOCAB) is None

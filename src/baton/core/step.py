@@ -97,7 +97,7 @@ class StepResult:
         logprobs: one per Step.samples; None where the request did not ask.
         prompt_logprobs: one tuple per Step.chunks, for prompt tokens start+1 .. start+num_tokens that exist;
             empty where not asked for.
-        failed: places in Step.samples whose sequence cannot go on (the vocabulary cannot continue its grammar): the
+        failed: places in Step.samples whose sequence cannot go on (its grammar cannot be followed): the
             sequence ends with FinishReason.ERROR and the sampled token is dropped.
     """
 

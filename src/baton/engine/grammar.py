@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _CACHE_BYTES = 128 << 20
+_MASK_S = 0.2
+"""Processor time for one mask of one sequence. Usual grammars take about a millisecond; in a very ambiguous one, such
+as ((a{0,100}){0,100}){0,100}, each token costs more than the last, and every other sequence waits."""
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
 
@@ -33,8 +37,9 @@ class GrammarState:
     """Where one sequence stands in its grammar.
 
     Attributes:
-        stuck: no token of the vocabulary can continue what the grammar demands (found by `fill`). Only the end is
-            allowed then, and the sequence must be reported as an error: its text is incomplete.
+        stuck: no token of the vocabulary can continue what the grammar demands, or finding those that can took too
+            long (seen by `fill`). Only the end is allowed then, and the sequence must be reported as an error: its
+            text is incomplete.
     """
 
     def __init__(self, matcher: xgrammar.GrammarMatcher, end_ids: frozenset[int], vocab_size: int) -> None:
@@ -57,10 +62,12 @@ class GrammarState:
     def fill(self, bits: Tensor, row: int) -> None:
         """Write the tokens allowed next into row `row` of bits int32 [G, ceil(V / 32)] (host memory)."""
         if not self.ended:
+            started_s = time.thread_time()
             self._matcher.fill_next_token_bitmask(bits, row)
+            slow = time.thread_time() - started_s > _MASK_S
             if self._vocab_size % 32:  # bits beyond the vocabulary are arbitrary
                 bits[row, -1] &= (1 << self._vocab_size % 32) - 1
-            self.stuck = not bits[row].any()
+            self.stuck = slow or not bits[row].any()
             if not self.stuck:
                 return
         bits[row].fill_(0)

@@ -139,7 +139,9 @@ class Generation:
             raise self._ended()
         for _, delta in batch:
             if delta.finish_reason is FinishReason.ERROR:
-                raise ApiError(422, "the model's vocabulary cannot continue the text that the grammar asks for")
+                raise ApiError(
+                    422, "the grammar cannot be followed: no token continues its text, or it is too ambiguous"
+                )
             if delta.finish_reason is FinishReason.ABORT:
                 raise ApiError(503, "the engine ended this request before it was complete", retry=True)
         return batch
