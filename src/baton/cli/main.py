@@ -13,7 +13,7 @@ from baton.cli.serve import serve
 from baton.core.errors import EngineDeadError, UserError
 
 app = typer.Typer(
-    help="Baton: LLM serving with prefill and decode on separate engines.",
+    help="Baton: run a language model here, or serve it over HTTP.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -13,6 +13,7 @@ import typer
 
 from baton.core.errors import ConfigError
 from baton.server.config import ServerConfig
+from baton.server.tools.parser import TOOL_PARSERS
 
 # Field -> (flag, help). A field without an entry fails the test of this file.
 _FLAGS = {
@@ -30,7 +31,10 @@ _FLAGS = {
         "--trust-request-chat-template",
         "Render templates that come with requests, in a sandbox that does not limit time or memory.",
     ),
-    "tool_parser": ("--tool-parser", "Format of tool calls; by default chosen from the chat template."),
+    "tool_parser": (
+        "--tool-parser",
+        f"Format of tool calls: {', '.join(TOOL_PARSERS)}; by default chosen from the chat template.",
+    ),
     "enable_log_requests": ("--enable-log-requests", "Log when a request starts and ends."),
     "drain_timeout_s": ("--drain-timeout-s", "Seconds that running requests may take after SIGTERM or Ctrl-C."),
 }

@@ -23,7 +23,6 @@ _KINDS = {
     422: kinds.UNPROCESSABLE,
     429: kinds.RATE_LIMIT,
     500: kinds.INTERNAL,
-    501: kinds.NOT_IMPLEMENTED,
     503: kinds.UNAVAILABLE,
     504: kinds.TIMEOUT,
 }

@@ -16,7 +16,7 @@ def log_start(requests: Sequence[Request]) -> None:
     first = requests[0]
     params = first.params
     _log.info(
-        "%s: %d prompts of %d tokens, n=%d, max_tokens=%s, temperature=%g",
+        "%s: prompts=%d, tokens=%d, n=%d, max_tokens=%s, temperature=%g",
         first.request_id,
         len(requests),
         sum(len(request.prompt_token_ids) for request in requests),

@@ -12,7 +12,6 @@ TOO_LARGE = "RequestTooLargeError"
 UNPROCESSABLE = "UnprocessableEntityError"
 RATE_LIMIT = "RateLimitError"
 INTERNAL = "InternalServerError"
-NOT_IMPLEMENTED = "NotImplementedError"
 UNAVAILABLE = "ServiceUnavailableError"
 TIMEOUT = "TimeoutError"
 
