@@ -42,11 +42,13 @@ def test_long_text_is_tokenized_like_a_short_one(server: Server, tokenizer_folde
     assert server.post("/tokenize", prompt=text).json()["tokens"] == tokenizer.encode(text)
 
 
-def test_other_threads_run_while_a_long_text_is_tokenized(tokenizer_folder: Path) -> None:
-    """The library's plain `encode` holds the GIL throughout: the longest pause would then be the whole time."""
+@pytest.mark.parametrize("verb", ["encode", "decode"])
+def test_other_threads_run_while_a_long_text_is_tokenized(tokenizer_folder: Path, verb: str) -> None:
+    """The library's plain `encode` and `decode` hold the GIL throughout: the longest pause would be the whole time."""
     tokenizer = load_tokenizer(tokenizer_folder)
     ticks: list[float] = []
-    worker = threading.Thread(target=tokenizer.encode, args=("hello world " * 200_000,))
+    long = "hello world " * 200_000 if verb == "encode" else [70] * 2_000_000
+    worker = threading.Thread(target=getattr(tokenizer, verb), args=(long,))
     start_s = time.perf_counter()
     worker.start()
     while worker.is_alive():

@@ -43,11 +43,11 @@ async def detokenize(http: HttpRequest) -> Response:
     ask = decode(await read_body(http, server.config.max_body_bytes), DetokenizeRequest)
     server.check_model(ask.model)
     vocab_size = server.engine.info.vocab_size
-    for place, token_id in enumerate(ask.tokens):
-        if not 0 <= token_id < vocab_size:
-            raise RequestError(
-                f"tokens.{place}: {token_id} is outside the vocabulary of {vocab_size}", param=f"tokens.{place}"
-            )
+    if ask.tokens and not 0 <= min(ask.tokens) <= max(ask.tokens) < vocab_size:
+        place = next(i for i, token_id in enumerate(ask.tokens) if not 0 <= token_id < vocab_size)
+        raise RequestError(
+            f"tokens.{place}: {ask.tokens[place]} is outside the vocabulary of {vocab_size}", param=f"tokens.{place}"
+        )
     decode_tokens = partial(server.tokenizer.decode, ask.tokens, skip_special_tokens=False)
     long = len(ask.tokens) > INLINE_CHARS
     return _json(Detokenized(prompt=await asyncio.to_thread(decode_tokens) if long else decode_tokens()))

@@ -75,8 +75,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `ids`, exactly as generated: no clean-up of spaces. Ids without a token give no text."""
-        text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
-        return text
+        # Not backend.decode: that one holds the GIL.
+        texts: list[str] = self.backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+        return texts[0]
 
     def render_chat(
         self,
