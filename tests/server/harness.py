@@ -86,6 +86,7 @@ class Server:
         with self.http() as http, http.stream("POST", path, json={**body, "stream": True}) as response:
             assert response.status_code == 200, response.read()
             assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+            assert response.headers["cache-control"] == "no-cache" and response.headers["x-accel-buffering"] == "no"
             return events_of(b"".join(response.iter_raw()))
 
     def call(self, function: Any, *arguments: Any) -> Any:

@@ -53,6 +53,18 @@ def test_whole_answer(server: Server, tokenizer: Tokenizer) -> None:
     }
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_cached_tokens_are_whole_blocks_before_the_last_token(server: Server, stream: bool) -> None:
+    """Blocks have 16 tokens; of 48 the last must be computed, so two blocks of three are found."""
+    body = {"prompt": [[7 + stream] * 48], "max_tokens": 1, "cache_salt": "only here"}
+    assert server.complete(**body)["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    if stream:
+        usage = server.stream(PATH, **body, stream_options={"include_usage": True})[-1]["usage"]
+    else:
+        usage = server.complete(**body)["usage"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 32}
+
+
 def test_default_max_tokens_is_16_as_far_as_there_is_room(server: Server) -> None:
     assert server.complete(prompt="x")["usage"]["completion_tokens"] == 16
     assert server.complete(prompt=[5] * 2045)["usage"]["completion_tokens"] == 3

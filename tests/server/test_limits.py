@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from baton.server.config import ServerConfig
+from baton.server.guard import clean_id
 from tests.server.harness import Server, events_of, run_server
 from tests.server.test_http_cases import check_error
 
@@ -111,6 +112,17 @@ def test_queue(slow: Any) -> None:
         assert server.post(COMPLETIONS, prompt="x", max_tokens=1).status_code == 200
 
 
+def test_queue_is_counted_before_the_engine_says_so(slow: Any) -> None:
+    """The first step takes 2 s: until then the engine has reported nothing."""
+    with slow(ServerConfig(max_queue=1), max_num_seqs=1, step_s=2.0) as server:
+        connections = [raw_request(server, COMPLETIONS, {"prompt": "x", "max_tokens": 1}) for _ in range(2)]
+        eventually(lambda: server.client.num_live == 2)
+        assert server.client.stats.num_waiting == 0
+        assert server.post(COMPLETIONS, prompt="x").status_code == 429
+        for connection in connections:
+            connection.close()
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("body", [{"prompt": "x"}, {"prompt": ["x", "y", "z"], "n": 2}], ids=["one", "many"])
 def test_disconnect_ends_it_in_the_engine(slow: Any, body: dict[str, Any], stream: bool) -> None:
@@ -203,6 +215,11 @@ def test_dead_engine_while_a_whole_answer_is_awaited(slow: Any) -> None:
         os.kill(server.engine.pid or 0, signal.SIGKILL)
         assert connection.recv(1000).startswith(b"HTTP/1.1 503 ")
         connection.close()
+
+
+@pytest.mark.parametrize("odd", ["", "a b", "a\tb", "a\x7fb", "a\r\nset-cookie: x", "ä", "c" * 129])
+def test_ids_that_may_not_stand_in_headers_and_logs(odd: str) -> None:
+    assert clean_id(odd) is None and clean_id("c" * 128) == "c" * 128
 
 
 def test_request_id_comes_back_and_may_repeat(server: Server) -> None:
