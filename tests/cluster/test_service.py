@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from baton.cluster.launch import EngineLaunch
+from baton.cluster.service import FAILED, ServiceConfig, run_service
+from baton.server.engine_client import EngineClient
 from tests.cluster.serving import Server, alive, children, stub_server, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -228,6 +235,31 @@ def test_a_killed_server_takes_its_engine_along() -> None:
         time.sleep(0.2)
         server.process.kill()
         until(lambda: not alive(engine), 2.0)
+
+
+def test_http_that_ends_by_itself_ends_the_service() -> None:
+    """Its task is cancelled as nothing in the service would; the engine lives, and nobody sends a signal."""
+
+    @asynccontextmanager
+    async def front(client: EngineClient) -> AsyncIterator[Any]:
+        killer = asyncio.create_task(kill_http())
+        yield lambda scope, receive, send: None
+        killer.cancel()
+
+    async def kill_http() -> None:
+        while not (found := [t for t in asyncio.all_tasks() if "Server.serve" in str(t.get_coro())]):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        found[0].cancel()
+
+    config = ServiceConfig(host="127.0.0.1", port=0, max_restarts=3, drain_timeout_s=60.0)
+    start = time.monotonic()
+    try:
+        code = run_service(config, EngineLaunch(module="baton.engine.stub_process", options="{}"), front)
+    finally:
+        gc.unfreeze()
+    assert code == FAILED and children(os.getpid()) == []
+    assert time.monotonic() - start < 20
 
 
 def server_stream(server: Server) -> list[Any]:

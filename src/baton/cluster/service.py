@@ -118,14 +118,15 @@ class _Service:
         """Finish `work`, or give it up when a signal comes; returns whether it finished."""
         task = asyncio.create_task(work)
         stop = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if task.done():
-            task.result()
-            return True
-        task.cancel()
-        await asyncio.wait({task})
-        return False
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+                return True
+            return False
+        finally:
+            stop.cancel()
+            await _cancelled(task)
 
     async def _serve(self, listener: socket.socket, application: Any) -> int:
         server = _Server(
@@ -150,7 +151,20 @@ class _Service:
                 raise ConfigError("the HTTP application did not start; the log says why")
             await asyncio.sleep(_POLL_S)
         print(f"Baton is ready at {_url(listener)}", flush=True)
-        code = await self._supervise()
+        return await self._until_end(server, serving)
+
+    async def _until_end(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> int:
+        """Until the service has to end, or HTTP ends without being told to; returns the exit code."""
+        supervising = asyncio.create_task(self._supervise())
+        try:
+            await asyncio.wait({serving, supervising}, return_when=asyncio.FIRST_COMPLETED)
+            if not supervising.done():
+                error = None if serving.cancelled() else serving.exception()
+                _log.error("the HTTP server has ended by itself; ending", exc_info=error)
+                return FAILED
+        finally:
+            await _cancelled(supervising)
+        code = supervising.result()
         await self._close(server, serving)
         return code
 
@@ -219,9 +233,17 @@ def _raise_file_limit() -> None:
 async def _first(*events: asyncio.Event) -> None:
     """Wait until any is set."""
     tasks = [asyncio.create_task(event.wait()) for event in events]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a task, if it runs, and wait for its end."""
+    task.cancel()
+    await asyncio.wait({task})
 
 
 def _bind(host: str, port: int) -> socket.socket:
