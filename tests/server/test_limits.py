@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from baton.server.config import ServerConfig
+from baton.server.errors import ApiError
 from baton.server.guard import clean_id
+from baton.server.limits import BodyReader
 from tests.server.harness import Server, events_of, run_server
 from tests.server.test_http_cases import check_error
+
+pytestmark = pytest.mark.slow
 
 COMPLETIONS = "/v1/completions"
 OPEN = ["/health", "/live", "/ready", "/ping", "/version", "/load", "/metrics", "/"]
@@ -95,6 +102,86 @@ def test_oversized_body_is_refused_before_it_is_sent(tokenizer_folder: Path) -> 
         with socket.create_connection((host, int(port)), timeout=5) as connection:
             connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def half_a_body(server: Server, num_bytes: int = 0) -> socket.socket:
+    """A connection over which a body of 30 MB was announced, and some of it sent."""
+    host, port = server.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=5)
+    connection.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 30000000\r\n\r\n" + b" " * num_bytes
+    )
+    return connection
+
+
+def test_a_full_queue_and_a_drain_refuse_before_the_body_is_sent(slow: Any) -> None:
+    with slow(ServerConfig(max_queue=1), max_num_seqs=1) as server:
+        running = [raw_request(server, COMPLETIONS, {"prompt": "x", "max_tokens": 500}) for _ in range(2)]
+        eventually(lambda: server.client.num_live == 2)
+        with half_a_body(server) as connection:
+            assert connection.recv(100).startswith(b"HTTP/1.1 429 ")
+        server.call(server.client.drain, "the server is shutting down")
+        with half_a_body(server) as connection:
+            assert connection.recv(100).startswith(b"HTTP/1.1 503 ")
+        for each in running:
+            each.close()
+
+
+def arriving(queue: asyncio.Queue[bytes | None]) -> Request:
+    """A request whose body comes part by part; None ends it."""
+
+    async def receive() -> dict[str, Any]:
+        part = await queue.get()
+        return {"type": "http.request", "body": part or b"", "more_body": part is not None}
+
+    return Request({"type": "http", "headers": []}, receive)
+
+
+def test_bytes_of_all_bodies_are_bounded() -> None:
+    """100 bytes may be read at once: of two bodies of 50 and one of 1 the last is refused; none counts once read."""
+
+    async def run() -> None:
+        reader = BodyReader(60, max_all_bytes=100)
+        queues: list[asyncio.Queue[bytes | None]] = [asyncio.Queue() for _ in range(2)]
+        reads = [asyncio.create_task(reader.read(arriving(queue))) for queue in queues]
+        for queue in queues:
+            queue.put_nowait(b"a" * 50)
+        while reader.num_bytes < 100:
+            await asyncio.sleep(0)
+        small: asyncio.Queue[bytes | None] = asyncio.Queue()
+        small.put_nowait(b"b")
+        with pytest.raises(ApiError) as refused:
+            await reader.read(arriving(small))
+        assert refused.value.status == 503 and refused.value.headers["Retry-After"] == "1"
+        queues[0].put_nowait(None)
+        assert await reads[0] == b"a" * 50 and reader.num_bytes == 50
+        queues[1].put_nowait(b"a" * 11)
+        with pytest.raises(ApiError, match="longer than 60 bytes"):
+            await reads[1]
+        assert reader.num_bytes == 0
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_a_body_that_may_be_longer_than_all_together_can_be_read() -> None:
+    queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+    for part in (b"a" * 200, None):
+        queue.put_nowait(part)
+    assert asyncio.run(BodyReader(200, max_all_bytes=100).read(arriving(queue))) == b"a" * 200
+
+
+def test_a_body_that_does_not_come_is_408_and_the_end_of_the_connection(
+    tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("baton.server.state.BodyReader", partial(BodyReader, read_s=0.3))
+    with run_server(tokenizer_folder) as server, half_a_body(server, 1000) as connection:
+        raw = b""
+        while part := connection.recv(1000):
+            raw += part
+        head, _, body = raw.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 408 ")
+        error = json.loads(body)["error"]
+        assert (error["code"], error["type"], error["param"]) == (408, "TimeoutError", "body")
 
 
 def test_queue(slow: Any) -> None:

@@ -12,7 +12,6 @@ from starlette.requests import Request as HttpRequest
 from baton.core.sampling import Grammar
 from baton.obs.log import get_logger
 from baton.server.guard import clean_id
-from baton.server.limits import read_body
 from baton.server.response_format import response_grammar
 from baton.server.state import ServerState, state_of
 from baton.wire.openai.common import GenerationFields
@@ -86,19 +85,20 @@ async def read_ask(http: HttpRequest, kind: type[A], prefix: str) -> Asking[A]:
         prefix: of the answer's id, such as "cmpl".
 
     Raises:
-        ApiError: 503, 413, 404 or 429.
+        ApiError: 503 or 429 before the body is read; 413, 408 or 503 while it is; 404 or 429 after.
         RequestError: malformed.
     """
     arrival_s = time.time()
     server = state_of(http)
     server.check_ready()
-    raw = await read_body(http, server.config.max_body_bytes)
+    server.check_queue()
+    raw = await server.bodies.read(http)
     body = decode(raw, kind)
     if _log.isEnabledFor(logging.DEBUG):
         unknown = unknown_fields(raw, kind)
         if unknown:
             _log.debug("fields ignored: %s", ", ".join(map(repr, unknown)))
     model = server.check_model(body.model)
-    server.check_queue()
+    server.check_queue()  # again: it may have filled meanwhile
     answer_id = f"{prefix}-{clean_id(body.request_id) or http.state.request_id}"
     return Asking(server=server, http=http, body=body, id=answer_id, model=model, arrival_s=arrival_s)

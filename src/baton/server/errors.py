@@ -19,6 +19,7 @@ _KINDS = {
     401: kinds.AUTHENTICATION,
     404: kinds.NOT_FOUND,
     405: kinds.METHOD_NOT_ALLOWED,
+    408: kinds.TIMEOUT,
     413: kinds.TOO_LARGE,
     422: kinds.UNPROCESSABLE,
     429: kinds.RATE_LIMIT,

@@ -10,7 +10,6 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from baton.core.errors import RequestError
-from baton.server.limits import read_body
 from baton.server.prompts import INLINE_CHARS, chat_prompt, encode
 from baton.server.state import ServerState, state_of
 from baton.wire.openai.decode import decode
@@ -20,7 +19,7 @@ from baton.wire.openai.text import Detokenized, DetokenizeRequest, Tokenized, To
 async def tokenize(http: HttpRequest) -> Response:
     """Token ids of a text or of a rendered conversation."""
     server = state_of(http)
-    ask = decode(await read_body(http, server.config.max_body_bytes), TokenizeRequest)
+    ask = decode(await server.bodies.read(http), TokenizeRequest)
     server.check_model(ask.model)
     token_ids = await _token_ids(server, ask)
     texts = [server.token_texts.text(token_id) for token_id in token_ids] if ask.return_token_strs else None
@@ -40,7 +39,7 @@ async def _token_ids(server: ServerState, ask: TokenizeRequest) -> list[int]:
 async def detokenize(http: HttpRequest) -> Response:
     """Text of token ids, special tokens included."""
     server = state_of(http)
-    ask = decode(await read_body(http, server.config.max_body_bytes), DetokenizeRequest)
+    ask = decode(await server.bodies.read(http), DetokenizeRequest)
     server.check_model(ask.model)
     vocab_size = server.engine.info.vocab_size
     if ask.tokens and not 0 <= min(ask.tokens) <= max(ask.tokens) < vocab_size:
