@@ -24,7 +24,7 @@ from baton.engine.stub_runner import StubRunner
 from baton.server.engine_client import EngineState
 from tests.cluster.serving import alive
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
 
 def local(**options: Any) -> LocalEngine:

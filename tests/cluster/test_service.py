@@ -22,7 +22,7 @@ from baton.cluster.service import FAILED, ServiceConfig, run_service
 from baton.server.engine_client import EngineClient
 from tests.cluster.serving import Server, alive, children, stub_server, until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 SLOW = {"step_s": 0.02}
 
 

@@ -25,7 +25,9 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "async"])
 def llm(request: pytest.FixtureRequest, text_model: Path) -> Iterator[LLM]:
-    with LLM(text_model, max_model_len=200, block_size=16, dtype="float32", device=DEVICE, async_scheduling=request.param) as engine:
+    with LLM(
+        text_model, max_model_len=200, block_size=16, dtype="float32", device=DEVICE, async_scheduling=request.param
+    ) as engine:
         yield engine
 
 

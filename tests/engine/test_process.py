@@ -29,6 +29,8 @@ from baton.engine.stub_runner import StubRunner
 from baton.wire.channel import EngineSocket, FrontSocket
 from baton.wire.engine import Cancel, Failed, FromEngine, Output, Ready, Refused, Stop, Submit
 
+pytestmark = pytest.mark.slow
+
 GRAMMAR = Grammar(kind=GrammarKind.JSON_OBJECT)
 
 

@@ -12,6 +12,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pro
 from baton.text.tokenizer import load_tokenizer
 from tests.server.harness import Server, run_server
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["<s>", "</s>", "\u2581", "a", "b", "c", "\u2581a", "\u2581b", "\u2581c", "ab", "\u2581ab"]
 VOCAB = [*WORDS, *(f"<0x{byte:02X}>" for byte in (0x20, 0xC3, 0xA9, 0xE4, 0xB8, 0x96))]
 TEMPLATE = "{% for m in messages %}<s>{{ m['content'] }}</s>{% endfor %}"

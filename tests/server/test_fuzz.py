@@ -16,6 +16,8 @@ from baton.wire.openai.completions import CompletionRequest
 from baton.wire.openai.text import DetokenizeRequest, TokenizeRequest
 from tests.server.harness import Server
 
+pytestmark = pytest.mark.slow
+
 ODD = [
     0,
     1,

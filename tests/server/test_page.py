@@ -28,6 +28,8 @@ from baton.server.page import content_security_policy, load_page, routes
 from baton.wire.engine import Admitted, EngineInfo, Output
 from tests.server.webdriver import CHROMEDRIVER, CHROMIUM, Browser, browser
 
+pytestmark = pytest.mark.slow
+
 needs_browser = pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="no chromium with chromedriver")
 ENTER, ESCAPE, TAB = "\ue007", "\ue00c", "\ue004"
 

@@ -14,6 +14,8 @@ from baton.text.stream import TextStream
 from baton.text.tokenizer import Tokenizer
 from tests.text.test_window import CASES, make
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = ["byte_level", "sentencepiece"]
 LONG = 300
 """Tokens: longer than both ends of a prompt that a stream reads."""

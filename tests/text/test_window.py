@@ -18,6 +18,8 @@ from baton.text.stream import TextStream
 from baton.text.tokenizer import Tokenizer, load_tokenizer
 from baton.text.window import WindowDecoder, lookahead
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["a", "b", "ab", "don", "n't", ".", "!", "'", "'s", "do", "not", " do", "é", "🦜", "\ufffd", "", " ", "  "]
 WORDPIECE = [*WORDS, "##ing", "##s", "##", "##.", "s##"]
 MARKED = [*WORDS, "\u2581", "\u2581the", "the\u2581", "\u2581\u2581", "a\u2581b"]

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
+import pytest
 import zmq
 
 from baton.core.request import FinishReason, Request, SequenceDelta, TokenLogprobs
@@ -16,6 +17,8 @@ from baton.core.sampling import Grammar, GrammarKind, SamplingParams
 from baton.core.stats import SchedulerStats
 from baton.wire.channel import EngineSocket, FrontSocket
 from baton.wire.engine import Admitted, Cancel, Failed, FromEngine, Output, Refused, Stop, Submit
+
+pytestmark = pytest.mark.slow
 
 STATS = SchedulerStats(
     num_running=1,

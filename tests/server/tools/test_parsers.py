@@ -16,6 +16,8 @@ from baton.server.tools.deltas import ContentDelta, Delta, ToolCallDelta
 from baton.server.tools.message import ParsedMessage, assemble, parse_message
 from baton.server.tools.parser import TOOL_PARSERS, FirstCallOnly, ToolParser, make_tool_parser
 
+pytestmark = pytest.mark.slow
+
 WEATHER = {
     "type": "object",
     "properties": {
