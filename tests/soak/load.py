@@ -24,6 +24,8 @@ from tests.soak.tiny import baton_serve, tiny_server
 SLOW_BYTES_A_S = 300
 KV_TOKENS = 160_000
 WARM_UP_CROWDS = 5
+# A name that slow readers ask for, and get back in every chunk: the kernel buffers up to 4 MiB of an answer by itself.
+LONG_NAME = "slow" * 1000
 _SMALL_BUFFER = 4096
 _SETTLE_S = 1.0
 
@@ -51,8 +53,8 @@ def start(engine: str, folder: Path) -> Server:
     if engine == "stub":
         stub = {"tokenizer": str(byte_tokenizer(folder)), "vocab_size": VOCAB, "max_model_len": 8192, "step_s": 0.002}
         stub["kv_cache_tokens"] = KV_TOKENS  # small enough that the warm-up round writes every block once
-        return stub_server(stub=stub).ready()
-    flags = ("--max-model-len", "8192", "--max-num-seqs", "256")
+        return stub_server(stub=stub, served_model_names=("MODEL", LONG_NAME)).ready()
+    flags = ("--max-model-len", "8192", "--max-num-seqs", "256", "--served-model-name", LONG_NAME)
     if engine == "tiny":
         return tiny_server(folder, *flags, "--kv-cache-tokens", str(KV_TOKENS)).ready()
     return baton_serve(engine, *flags, "--kv-cache-tokens", "65536").ready()
@@ -92,7 +94,8 @@ class SlowReaders:
     async def start(self) -> None:
         """Send every request and begin to read slowly."""
         for i, connection in enumerate(self._connections):
-            await connection.ask("/v1/completions", ask_for(self._sizes.slow_tokens, 10_000_000 + i))
+            body = ask_for(self._sizes.slow_tokens, 10_000_000 + i) | {"model": LONG_NAME}
+            await connection.ask("/v1/completions", body)
         self._readers = [asyncio.create_task(_dawdle(c)) for c in self._connections[self._sizes.never :]]
 
     async def wake(self, count: int) -> list[Outcome]:
@@ -152,6 +155,7 @@ async def beside_slow_readers(server: Server, sizes: Sizes) -> dict[str, list[fl
     woken = await slow.wake(min(5, sizes.never))
     assert {outcome.kind(sizes.slow_tokens) for outcome in woken} <= {"complete"}, woken
     await slow.leave()
+    assert all(outcome.events < 0.9 * sizes.slow_tokens for outcome in woken), "the server never had to wait for them"
     return gaps
 
 
