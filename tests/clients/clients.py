@@ -18,7 +18,7 @@ from tests.clients.venvs import HERE, client_venv, version
 
 CLIENT_TIMEOUT_S = 420
 REQUESTS, INPUT, OUTPUT = 6, 48, 12  # of vllm bench
-LOGPROB_TOLERANCE = 2e-3
+LOGPROB_TOLERANCE = 5e-4  # the largest difference seen is 6e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,8 @@ def main() -> int:
     parser.add_argument("--timeout-s", type=int, default=1800, help="for all of it, installing included")
     options = parser.parse_args()
     options.vllm_venv = options.vllm_venv and Path(options.vllm_venv)
+    # Two servers and a client share the machine; more threads than cores make each of them many times slower.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGALRM, _time_is_up)
     signal.signal(signal.SIGTERM, _time_is_up)
     signal.alarm(options.timeout_s)
