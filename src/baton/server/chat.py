@@ -52,7 +52,8 @@ async def create_chat(http: HttpRequest) -> Response:
         # The headers wait for the first output: what the engine refuses is then still a plain 400.
         first = await generation.next()
         if body.stream:
-            return EventStream(events(generation, first, answer, ask.interval), stack.pop_all())
+            pieces = events(generation, first, answer, ask.interval)
+            return EventStream(pieces, stack.pop_all(), generation.deadline_s)
         await generation.finish(first)
         return Response(msgspec.json.encode(answer.whole(generation.collectors[0])), media_type="application/json")
 

@@ -125,6 +125,11 @@ class Generation:
             ending = self.ending.value if self.ending else "failed" if failed else None
             log_end([collector.output for collector in self.collectors], ending, time.time() - self.arrival_s)
 
+    @property
+    def deadline_s(self) -> float | None:
+        """When the request has to be over, on the loop's clock; None: no limit."""
+        return None if self._deadline is None else self._deadline.when()
+
     async def next(self) -> list[tuple[int, SequenceDelta]]:
         """All deltas that have arrived, as (place of the prompt, delta), at least one; empty when all has ended.
 
