@@ -118,6 +118,8 @@ def test_tokenize_shows_the_same_prompt(server: Server) -> None:
         ({"messages": [{"content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content"),
         ({"messages": [{"role": "assistant", "tool_calls": "x"}]}, "messages.0.tool_calls"),
+        ({"messages": HI * 16_385}, "messages"),
+        ({"tools": [{}] * 1025}, "tools"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": 3}, "logprobs"),
@@ -130,9 +132,17 @@ def test_tokenize_shows_the_same_prompt(server: Server) -> None:
         ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
         ({"stop": ["a", 3]}, "stop.1"),
     ],
-    ids=lambda value: str(value) if isinstance(value, dict) else None,
+    ids=lambda value: str(value)[:80] if isinstance(value, dict) else None,
 )
 def test_refused_by_name(server: Server, body: dict[str, Any], param: str) -> None:
     response = server.post(PATH, **{"messages": HI, **body})
     assert response.status_code == 400, response.text
     check_error(response, param)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"), [({"messages": HI * 16_385}, "messages"), ({"messages": HI, "tools": [{}] * 1025}, "tools")]
+)
+def test_tokenize_has_the_same_limits(server: Server, body: dict[str, Any], param: str) -> None:
+    check_error(server.post("/tokenize", **body), param)
+    assert server.post("/tokenize", messages=HI * 16_384).status_code == 200

@@ -14,7 +14,7 @@ from baton.server.asking import Asking, read_ask
 from baton.server.chat_answer import ChatAnswer
 from baton.server.generation import Generation
 from baton.server.params import fit_max_tokens, sampling_params, truncated
-from baton.server.prompts import Prompt, chat_prompt
+from baton.server.prompts import Prompt, chat_prompt, check_counts
 from baton.server.sse import EventStream
 from baton.server.stream import events
 from baton.server.submission import engine_request
@@ -59,6 +59,7 @@ async def create_chat(http: HttpRequest) -> Response:
 
 
 def _refuse_unsupported(body: ChatRequest) -> None:
+    check_counts(body)
     for name, message in _UNSUPPORTED.items():
         if getattr(body, name):
             raise RequestError(message, param=name)

@@ -15,6 +15,9 @@ from baton.wire.openai.text import TokenizeRequest
 
 INLINE_CHARS = 20_000
 """Longer texts (of all prompts together) are encoded in a thread: every stream would stand still meanwhile."""
+MAX_MESSAGES = 16_384
+MAX_TOOLS = 1024
+_MESSAGE_CHARS = 64  # that rendering an empty message is worth
 _RESERVED = frozenset(("self", "messages", "tools", "add_generation_prompt", "chat_template"))
 _MARK = "\ue000baton-end-of-message\ue000"
 
@@ -95,7 +98,8 @@ async def chat_prompt(
     """
     messages = ask.messages or []
     check_messages(messages)
-    if sum(len(str(message.get("content"))) for message in messages) > INLINE_CHARS or ask.chat_template is not None:
+    num_chars = sum(_MESSAGE_CHARS + len(str(message.get("content"))) for message in messages)
+    if num_chars > INLINE_CHARS or ask.chat_template is not None:
         text = await asyncio.to_thread(render, server, ask, messages, tools)
     else:
         text = render(server, ask, messages, tools)
@@ -169,6 +173,17 @@ def _cut(text: str) -> str:
             "the chat template does not show the last message; continue_final_message cannot work", param="messages"
         )
     return text[:place]
+
+
+def check_counts(ask: ChatRequest | TokenizeRequest) -> None:
+    """Refuse more messages or tools than can be walked while all streams wait.
+
+    Raises:
+        RequestError: naming the field.
+    """
+    for param, entries, limit in (("messages", ask.messages, MAX_MESSAGES), ("tools", ask.tools, MAX_TOOLS)):
+        if entries is not None and len(entries) > limit:
+            raise RequestError(f"{param} must have at most {limit} entries, got {len(entries)}", param=param)
 
 
 def check_messages(messages: list[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from baton.core.errors import RequestError
-from baton.server.prompts import INLINE_CHARS, chat_prompt, encode
+from baton.server.prompts import INLINE_CHARS, chat_prompt, check_counts, encode
 from baton.server.state import ServerState, state_of
 from baton.wire.openai.decode import decode
 from baton.wire.openai.text import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
@@ -33,6 +33,7 @@ async def _token_ids(server: ServerState, ask: TokenizeRequest) -> list[int]:
     if ask.prompt is not None:
         (token_ids,) = await encode(server, [ask.prompt], add_special_tokens=ask.add_special_tokens is not False)
         return token_ids
+    check_counts(ask)
     return (await chat_prompt(server, ask, ask.tools)).token_ids
 
 
