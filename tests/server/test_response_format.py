@@ -93,15 +93,29 @@ def test_other_kinds(fields: dict[str, Any], grammar: Grammar) -> None:
         ({"guided_choice": ["a", 1]}, "guided_choice"),
         ({"guided_choice": [""]}, "guided_choice"),
         ({"guided_grammar": {}}, "guided_grammar"),
+        ({"guided_choice": ["a"] * 1025}, "guided_choice"),
+        ({"guided_choice": ["a" * 262_144]}, "guided_choice"),
+        ({"guided_regex": "a" * 262_145}, "guided_regex"),
+        ({"guided_grammar": "a" * 262_145}, "guided_grammar"),
+        ({"guided_json": {"const": "a" * 262_144}}, "guided_json"),
+        ({"guided_json": '{"const": 1}' + " " * 262_144}, "guided_json"),
+        ({"structured_outputs": {"regex": "a" * 262_145}}, "structured_outputs"),
         ({"response_format": FORMAT, "guided_regex": "a"}, "guided_regex"),
         ({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}, "structured_outputs"),
     ],
+    ids=lambda value: str(value)[:80] if isinstance(value, dict) else None,
 )
 def test_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as error:
         response_grammar(**fields)
     assert error.value.param == param
     assert "\n" not in str(error.value)
+
+
+def test_the_longest_that_is_taken() -> None:
+    grammar = response_grammar(guided_regex="a" * 262_144)
+    assert grammar is not None and len(grammar.source) == 262_144
+    assert response_grammar(guided_choice=["a"] * 1024) is not None
 
 
 def test_half_a_surrogate_pair_stays_encodable() -> None:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from baton.core.errors import RequestError
 from baton.core.sampling import Grammar, GrammarKind
 
+MAX_SOURCE_CHARS = 256 << 10
+MAX_CHOICES = 1024
+"""Compiling takes time and memory that grow with both, in the process that runs the model."""
 _IGNORED = ("disable_fallback", "disable_additional_properties")  # choices of vLLM's backends
 
 
@@ -101,6 +104,7 @@ def _structured_outputs(value: object) -> Grammar | None:
 def _json(value: object, param: str, name: str) -> Grammar:
     """A schema, as an object or as JSON text."""
     if isinstance(value, str):
+        _check_length(value, param, name)
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
@@ -108,9 +112,10 @@ def _json(value: object, param: str, name: str) -> Grammar:
     if not isinstance(value, Mapping):
         raise RequestError(f"{name} must be a JSON schema (an object, or its JSON text)", param=param)
     try:
-        return Grammar(kind=GrammarKind.JSON_SCHEMA, source=json.dumps(value))
+        source = json.dumps(value)
     except RecursionError as error:
         raise RequestError(f"{name} is nested too deeply", param=param) from error
+    return bounded_grammar(GrammarKind.JSON_SCHEMA, source, param, name)
 
 
 def _json_object(value: object, param: str, name: str) -> Grammar:
@@ -120,18 +125,38 @@ def _json_object(value: object, param: str, name: str) -> Grammar:
 
 
 def _regex(value: object, param: str, name: str) -> Grammar:
-    return Grammar(kind=GrammarKind.REGEX, source=_text(value, param, name))
+    return bounded_grammar(GrammarKind.REGEX, _text(value, param, name), param, name)
 
 
 def _ebnf(value: object, param: str, name: str) -> Grammar:
-    return Grammar(kind=GrammarKind.EBNF, source=_text(value, param, name))
+    return bounded_grammar(GrammarKind.EBNF, _text(value, param, name), param, name)
 
 
 def _choice(value: object, param: str, name: str) -> Grammar:
     entries = list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else []
     if not entries or not all(isinstance(entry, str) and entry for entry in entries):
         raise RequestError(f"{name} must be a list of non-empty strings", param=param)
-    return Grammar(kind=GrammarKind.CHOICE, source=json.dumps(entries, ensure_ascii=False))
+    if len(entries) > MAX_CHOICES:
+        raise RequestError(f"{name} must have at most {MAX_CHOICES} entries, got {len(entries)}", param=param)
+    return bounded_grammar(GrammarKind.CHOICE, json.dumps(entries, ensure_ascii=False), param, name)
+
+
+def bounded_grammar(kind: GrammarKind, source: str, param: str, name: str) -> Grammar:
+    """A grammar whose source is short enough to be compiled.
+
+    Raises:
+        RequestError: it is too long; `name` is what the message calls it.
+    """
+    _check_length(source, param, name)
+    return Grammar(kind=kind, source=source)
+
+
+def _check_length(source: str, param: str, name: str) -> None:
+    if len(source) > MAX_SOURCE_CHARS:
+        raise RequestError(
+            f"{name} must have at most {MAX_SOURCE_CHARS} characters (as JSON where it is JSON), got {len(source)}",
+            param=param,
+        )
 
 
 def _text(value: object, param: str, name: str) -> str:

@@ -182,3 +182,13 @@ def test_grammar_is_a_schema() -> None:
 )
 def test_format_of_a_model(template: str | None, architecture: str, format: str | None) -> None:
     assert detect_tool_format(template, architecture) == format
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+def test_a_schema_too_long_to_compile_is_refused(choice: object) -> None:
+    parameters = {"type": "object", "description": "a" * 262_144}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    with pytest.raises(RequestError, match="at most 262144 characters") as error:
+        _ = parse_tool_use(tools=tools, tool_choice=choice, format=None).grammar
+    assert error.value.param == "tools"
+    assert parse_tool_use(tools=tools, tool_choice="auto", format=None).grammar is None

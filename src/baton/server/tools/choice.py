@@ -9,6 +9,7 @@ from typing import Any
 
 from baton.core.errors import RequestError
 from baton.core.sampling import Grammar, GrammarKind
+from baton.server.response_format import bounded_grammar
 from baton.server.tools.definitions import ChoiceMode, Tool, ToolChoice, parse_tool_choice, parse_tools
 from baton.server.tools.deltas import MakeId, random_call_id
 from baton.server.tools.forced import ForcedCallParser
@@ -91,7 +92,7 @@ def tool_grammar(tools: Sequence[Tool], choice: ToolChoice, *, parallel: bool = 
     them.
 
     Raises:
-        RequestError: a schema is nested too deeply; param is "tools".
+        RequestError: a schema is nested too deeply or too long; param is "tools".
     """
     try:
         return _tool_grammar(tools, choice, parallel)
@@ -141,4 +142,4 @@ def _moved_entry(key: str, value: Any, place: str) -> Any:
 
 
 def _schema_grammar(schema: Mapping[str, Any]) -> Grammar:
-    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=json.dumps(schema))
+    return bounded_grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema), "tools", "the schema of tools")
