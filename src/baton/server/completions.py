@@ -14,7 +14,7 @@ from baton.core.request import Request
 from baton.server.asking import Asking, read_ask
 from baton.server.completion_answer import CompletionAnswer
 from baton.server.generation import Generation
-from baton.server.params import MAX_N, fit_max_tokens, sampling_params, truncated
+from baton.server.params import MAX_N, fit_max_tokens, is_greedy, sampling_params, truncated
 from baton.server.prompts import Prompt, completion_prompts
 from baton.server.sse import EventStream
 from baton.server.stream import events
@@ -58,6 +58,11 @@ def _refuse_unsupported(body: CompletionRequest) -> None:
             raise RequestError(f"best_of must be at least n={body.num_choices}, got {body.best_of}", param="best_of")
         if body.best_of > MAX_N:
             raise RequestError(f"best_of must be at most {MAX_N}, got {body.best_of}", param="best_of")
+        if body.best_of > 1 and is_greedy(body.temperature):
+            raise RequestError(
+                f"best_of must be 1 with temperature 0 (all choices would be the same), got {body.best_of}",
+                param="best_of",
+            )
         if body.stream and body.best_of > body.num_choices:
             raise RequestError("best_of is not possible with stream=true", param="best_of")
     num_choices = _num_prompts(body) * min(MAX_N, max(1, body.best_of or body.num_choices))

@@ -71,7 +71,7 @@ def _check(ask: GenerationFields, n: int) -> None:
         raise RequestError(f"temperature must be between 0 and 2, got {ask.temperature}", param="temperature")
     if n > MAX_N:
         raise RequestError(f"n must be at most {MAX_N}, got {n}", param="n")
-    if n > 1 and ask.temperature is not None and 0 <= ask.temperature < GREEDY_BELOW:
+    if n > 1 and is_greedy(ask.temperature):
         raise RequestError(f"n must be 1 with temperature 0 (all choices would be the same), got {n}", param="n")
     if ask.kv_transfer_params:
         raise RequestError("kv_transfer_params is not supported: this engine has no peer", param="kv_transfer_params")
@@ -87,6 +87,11 @@ def _check(ask: GenerationFields, n: int) -> None:
             f"bad_words must have at most {MAX_BAD_WORDS} entries and {MAX_BAD_WORDS_CHARS} characters",
             param="bad_words",
         )
+
+
+def is_greedy(temperature: float | None) -> bool:
+    """Whether a request's temperature leaves nothing to chance; not given, it is 1."""
+    return temperature is not None and 0 <= temperature < GREEDY_BELOW
 
 
 def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
