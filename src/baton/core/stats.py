@@ -17,3 +17,16 @@ class SchedulerStats:
     quarantined_blocks: int
     prefix_query_tokens: int
     prefix_hit_tokens: int
+
+
+EMPTY = SchedulerStats(
+    num_running=0,
+    num_waiting=0,
+    num_preemptions=0,
+    used_blocks=0,
+    total_blocks=0,
+    quarantined_blocks=0,
+    prefix_query_tokens=0,
+    prefix_hit_tokens=0,
+)
+"""Before the engine said anything."""

@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from baton.core.request import FinishReason
-from baton.core.stats import SchedulerStats
+from baton.core.stats import EMPTY
 from baton.obs import buckets
 from baton.obs.histogram import Histogram
-
-EMPTY = SchedulerStats(
-    num_running=0,
-    num_waiting=0,
-    num_preemptions=0,
-    used_blocks=0,
-    total_blocks=0,
-    quarantined_blocks=0,
-    prefix_query_tokens=0,
-    prefix_hit_tokens=0,
-)
-"""Before the engine said anything."""
 
 
 class EngineFigures:

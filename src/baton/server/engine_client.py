@@ -13,22 +13,12 @@ from typing import Self
 
 from baton.core.errors import EngineDeadError, RequestError, UserError
 from baton.core.request import FinishReason, Request, SequenceDelta
-from baton.core.stats import SchedulerStats
+from baton.core.stats import EMPTY
 from baton.obs.log import get_logger
 from baton.wire.channel import FrontSocket
 from baton.wire.engine import Cancel, EngineInfo, Failed, FromEngine, Output, Ready, Refused, Stop, Submit
 
 _log = get_logger(__name__)
-_NO_STATS = SchedulerStats(
-    num_running=0,
-    num_waiting=0,
-    num_preemptions=0,
-    used_blocks=0,
-    total_blocks=0,
-    quarantined_blocks=0,
-    prefix_query_tokens=0,
-    prefix_hit_tokens=0,
-)
 
 
 class EngineState(Enum):
@@ -127,7 +117,7 @@ class EngineClient:
 
     def __init__(self) -> None:
         self.state = EngineState.STARTING
-        self.stats = _NO_STATS
+        self.stats = EMPTY
         self._socket: FrontSocket | None = None
         self._streams: dict[str, DeltaStream] = {}
         self._listeners: list[Callable[[Output], None]] = []
@@ -151,7 +141,7 @@ class EngineClient:
         """
         if self._socket is not None:
             self._socket.close()
-        self.state, self.stats = EngineState.STARTING, _NO_STATS
+        self.state, self.stats = EngineState.STARTING, EMPTY
         self._cause = "the engine is starting; try again soon"
         self._started = asyncio.get_running_loop().create_future()
         self._socket = FrontSocket(self._receive)
