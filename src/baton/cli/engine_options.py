@@ -22,7 +22,7 @@ _HELP = {
     "kv_cache_tokens": "KV cache size in tokens; by default from the memory at hand.",
     "max_model_len": "Prompt plus output tokens of a sequence; by default the model's.",
     "max_num_seqs": "Sequences that run at once.",
-    "max_num_batched_tokens": "Token budget of a step; by default 1024 on CPU, 2048 on a GPU.",
+    "max_num_batched_tokens": "Token budget of a step.",
     "enable_prefix_caching": "Reuse KV blocks of earlier requests with the same prefix.",
     "async_scheduling": "Plan the next step while one runs; by default on a GPU only.",
     "seed": "Seed of sampling and of dummy weights.",

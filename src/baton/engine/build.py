@@ -19,9 +19,6 @@ from baton.sched.scheduler import Scheduler
 from baton.text.tokenizer import Tokenizer, load_tokenizer
 from baton.wire.engine import EngineInfo
 
-_CPU_STEP_TOKENS = 1024
-_GPU_STEP_TOKENS = 2048
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
@@ -73,7 +70,7 @@ def build_engine(options: EngineOptions) -> EngineParts:
         raise
     executor = ThreadExecutor(loaded.runner, thread)
     return EngineParts(
-        engine=Engine(_scheduler(options, device, loaded), executor, async_scheduling=run_ahead),
+        engine=Engine(_scheduler(options, loaded), executor, async_scheduling=run_ahead),
         options=options,
         tokenizer=tokenizer,
         grammars=loaded.grammars,
@@ -89,11 +86,10 @@ def _tokenizer(options: EngineOptions) -> Tokenizer | None:
     return load_tokenizer(path)
 
 
-def _scheduler(options: EngineOptions, device: str, loaded: LoadedRunner) -> Scheduler:
-    step_tokens = _CPU_STEP_TOKENS if device == "cpu" else _GPU_STEP_TOKENS
+def _scheduler(options: EngineOptions, loaded: LoadedRunner) -> Scheduler:
     limits = SchedulerConfig(
         max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens or step_tokens,
+        max_num_batched_tokens=options.max_num_batched_tokens,
         max_model_len=loaded.size.max_model_len,
     )
     cache = CacheConfig(

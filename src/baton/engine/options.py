@@ -26,8 +26,7 @@ class EngineOptions:
         kv_cache_tokens: size of the KV cache in tokens, rounded up to blocks.
         max_model_len: prompt plus output tokens of one sequence.
         max_num_seqs: sequences that run at once.
-        max_num_batched_tokens: token budget of a step (1024 on CPU, 2048 on a GPU): what is prefilled together waits
-            together, and decodes wait for it.
+        max_num_batched_tokens: token budget of a step.
         enable_prefix_caching: reuse KV blocks of earlier requests with the same prefix.
         async_scheduling: plan the next step while one runs; by default on a GPU only, since on a CPU planning and
             running share the cores.
@@ -43,7 +42,7 @@ class EngineOptions:
     kv_cache_tokens: int | None = None
     max_model_len: int | None = None
     max_num_seqs: int = 64
-    max_num_batched_tokens: int | None = None
+    max_num_batched_tokens: int = 2048
     enable_prefix_caching: bool = True
     async_scheduling: bool | None = None
     seed: int = 0
@@ -56,7 +55,8 @@ class EngineOptions:
             raise ConfigError(f"load_format must be one of {', '.join(formats)}, got {self.load_format!r}")
         for name in ("block_size", "kv_cache_tokens", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
             value = getattr(self, name)
-            if value is None and name != "max_num_seqs":
+            optional = name in ("block_size", "kv_cache_tokens", "max_model_len")
+            if value is None and optional:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
                 raise ConfigError(f"{name} must be an integer from 1 to {_MOST}, got {value!r}")
