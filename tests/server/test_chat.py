@@ -12,6 +12,8 @@ from tests.server.harness import Server
 from tests.server.test_completions import oracle
 from tests.server.test_http_cases import check_error
 
+pytestmark = pytest.mark.slow
+
 PATH = "/v1/chat/completions"
 HI: list[dict[str, Any]] = [{"role": "user", "content": "Say hi"}]
 RENDERED = "<start>user: Say hi<end><start>assistant: "

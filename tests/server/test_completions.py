@@ -15,6 +15,8 @@ from baton.text.tokenizer import Tokenizer, load_tokenizer
 from tests.server.harness import VOCAB, Server
 from tests.server.test_http_cases import check_error
 
+pytestmark = pytest.mark.slow
+
 PATH = "/v1/completions"
 
 

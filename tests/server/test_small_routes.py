@@ -14,6 +14,8 @@ from baton.text.tokenizer import load_tokenizer
 from tests.server.harness import END, START, Server, run_server
 from tests.server.test_http_cases import check_error
 
+pytestmark = pytest.mark.slow
+
 
 def test_models(server: Server) -> None:
     body = httpx.get(server.url + "/v1/models").json()

@@ -19,6 +19,8 @@ from baton.server.sse import DONE, EventStream
 from tests.server.harness import Server, run_server
 from tests.server.test_limits import COMPLETIONS, eventually
 
+pytestmark = pytest.mark.slow
+
 
 async def pieces(error: Exception | None = None) -> AsyncIterator[bytes]:
     yield b"data: 1\n\n"
