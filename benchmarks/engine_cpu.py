@@ -53,8 +53,7 @@ def main() -> None:
     report = summarise(rounds, args)
     print_table(report)
     if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(report, args.output)
 
 
 def parse() -> argparse.Namespace:
@@ -197,6 +196,12 @@ def machine() -> dict[str, Any]:
         "git": git.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def write_report(report: dict[str, Any], path: Path) -> None:
+    """The result file, in a folder that may have to be made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def print_table(report: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine_cpu import machine
+from engine_cpu import machine, write_report
 
 START_S, REQUEST_S = 300, 120
 FIGURES = ("ttft_ms", "tpot_ms", "output_tok_s")
@@ -56,8 +56,7 @@ def main() -> None:
     report = summarise(runs, args)
     print_table(report)
     if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(report, args.output)
 
 
 def parse() -> argparse.Namespace:

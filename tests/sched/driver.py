@@ -211,6 +211,23 @@ class Driver:
                 outcome.num_cached.add(delta.num_cached_tokens)
 
 
+def make_request(request_id: str, prompt: int, first: int = 0, priority: int = 0, **params: object) -> Request:
+    """A request of `prompt` tokens counting up from `first`; params as in SamplingParams."""
+    tokens = tuple(range(first, first + prompt))
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=tokens,
+        params=SamplingParams(**{"seed": 0, **params}),  # type: ignore[arg-type]
+        priority=priority,
+    )
+
+
+def step_of(run: Driver) -> Step:
+    """The step that the driver plans now."""
+    assert run.schedule()
+    return run.queue[-1].step
+
+
 def expected(driver: Driver, request: Request, index: int) -> tuple[list[int], FinishReason, int | None]:
     """What the sequence yields if nothing else runs: the stub's own continuation, cut by the rules of the API."""
     params = request.params

@@ -1,28 +1,11 @@
 """Who comes in, and when."""
 
-from baton.core.request import Request
-from baton.core.sampling import SamplingParams
 from baton.core.step import Step
-from tests.sched.driver import Driver, Setup
+from tests.sched.driver import Driver, Setup, make_request, step_of
 
 
 def driver(**sizes: object) -> Driver:
     return Driver(Setup(**{"eos_rate": 0.0, **sizes}))  # type: ignore[arg-type]
-
-
-def request(request_id: str, prompt: int, first: int = 0, priority: int = 0, **params: object) -> Request:
-    tokens = tuple(range(first, first + prompt))
-    return Request(
-        request_id=request_id,
-        prompt_token_ids=tokens,
-        params=SamplingParams(**{"seed": 0, **params}),  # type: ignore[arg-type]
-        priority=priority,
-    )
-
-
-def step_of(run: Driver) -> Step:
-    assert run.schedule()
-    return run.queue[-1].step
 
 
 def admitted(step: Step) -> list[str]:
@@ -32,15 +15,15 @@ def admitted(step: Step) -> list[str]:
 def test_priority_then_arrival() -> None:
     run = driver(max_num_seqs=2)
     for request_id, priority in (("late", 1), ("b", 0), ("a", -1)):
-        run.add(request(request_id, 3, priority=priority))
+        run.add(make_request(request_id, 3, priority=priority))
     assert admitted(step_of(run)) == ["a", "b"]
 
 
 def test_nobody_overtakes_a_large_one_that_does_not_fit() -> None:
     run = driver(num_blocks=8, budget=64)
-    run.add(request("running", 20))
-    run.add(request("large", 16, first=50))
-    run.add(request("small", 2, first=90))
+    run.add(make_request("running", 20))
+    run.add(make_request("large", 16, first=50))
+    run.add(make_request("small", 2, first=90))
     assert admitted(step_of(run)) == ["running"]
     run.commit()
     assert admitted(step_of(run)) == []
@@ -52,7 +35,7 @@ def test_nobody_overtakes_a_large_one_that_does_not_fit() -> None:
 
 def test_a_prompt_gets_all_its_blocks_at_once_and_its_tokens_by_the_budget() -> None:
     run = driver(budget=8)
-    run.add(request("a", 18))
+    run.add(make_request("a", 18))
     step = step_of(run)
     assert step.admissions[0].block_ids == (0, 1, 2, 3, 4)
     assert [(chunk.start, chunk.num_tokens) for chunk in step.chunks] == [(0, 8)]
@@ -60,9 +43,9 @@ def test_a_prompt_gets_all_its_blocks_at_once_and_its_tokens_by_the_budget() -> 
 
 def test_no_admission_without_budget_or_slot() -> None:
     run = driver(budget=8, max_num_seqs=2)
-    run.add(request("a", 8))
-    run.add(request("b", 4, first=50))
-    run.add(request("c", 4, first=90))
+    run.add(make_request("a", 8))
+    run.add(make_request("b", 4, first=50))
+    run.add(make_request("c", 4, first=90))
     assert admitted(step_of(run)) == ["a"]
     run.commit()
     assert admitted(step_of(run)) == ["b"]
@@ -73,10 +56,10 @@ def test_no_admission_without_budget_or_slot() -> None:
 
 def test_a_hit_lets_in_what_would_not_fit_alone() -> None:
     run = driver(num_blocks=8, budget=64, max_model_len=32)
-    run.add(request("a", 20, max_tokens=8))
+    run.add(make_request("a", 20, max_tokens=8))
     step_of(run)
     run.commit()
-    run.add(request("b", 21, max_tokens=2))  # 6 blocks, 5 of them shared; 3 are free
+    run.add(make_request("b", 21, max_tokens=2))  # 6 blocks, 5 of them shared; 3 are free
     step = step_of(run)
     assert admitted(step) == ["b"]
     assert [(chunk.start, chunk.num_tokens) for chunk in step.chunks] == [(20, 1), (20, 1)]
@@ -85,11 +68,11 @@ def test_a_hit_lets_in_what_would_not_fit_alone() -> None:
 
 def test_prompt_logprobs_compute_the_whole_prompt() -> None:
     run = driver(budget=64)
-    run.add(request("a", 9, max_tokens=1))
+    run.add(make_request("a", 9, max_tokens=1))
     step_of(run)
     run.commit()
-    run.add(request("b", 9, max_tokens=2, prompt_logprobs=1))
-    run.add(request("c", 9, max_tokens=2))
+    run.add(make_request("b", 9, max_tokens=2, prompt_logprobs=1))
+    run.add(make_request("c", 9, max_tokens=2))
     step = step_of(run)
     assert [(chunk.start, chunk.prompt_logprobs) for chunk in step.chunks] == [(0, 1), (8, None)]
     run.drain()  # the driver checks the delivered list
@@ -97,8 +80,8 @@ def test_prompt_logprobs_compute_the_whole_prompt() -> None:
 
 def test_a_preempted_sequence_waits_for_its_tokens_in_flight_and_resumes_with_them() -> None:
     run = driver(num_blocks=4, max_model_len=16, budget=64, depth=3)
-    run.add(request("a", 7, max_tokens=3))
-    run.add(request("b", 7, first=20, max_tokens=5))
+    run.add(make_request("a", 7, max_tokens=3))
+    run.add(make_request("b", 7, first=20, max_tokens=5))
     step_of(run)  # both prefill and sample, two blocks each
     step_of(run)  # both decode at position 7: the tables are full
     # "a" needs a third block: "b" is preempted with two tokens in flight, and its blocks are still in use.
@@ -121,8 +104,8 @@ def test_a_preempted_sequence_waits_for_its_tokens_in_flight_and_resumes_with_th
 
 def test_a_preempted_sequence_finds_its_blocks_again() -> None:
     run = driver(num_blocks=5, max_model_len=20, budget=64)
-    run.add(request("a", 8, max_tokens=9))
-    run.add(request("b", 8, first=20, max_tokens=3))
+    run.add(make_request("a", 8, max_tokens=9))
+    run.add(make_request("b", 8, first=20, max_tokens=3))
     step_of(run)
     run.commit()
     step = step_of(run)  # "a" takes the last block, "b" has to give way to itself

@@ -26,11 +26,6 @@ def allocate_kv(layout: BlockLayout, num_blocks: int, *, device: str, dtype: tor
         raise ConfigError(f"no room for a KV cache of {gib:.1f} GiB on {device}; lower kv_cache_tokens") from error
 
 
-def layer_view(kv: Tensor, layer: int) -> Tensor:
-    """One layer's pages [P, H, 2, S, D] of the pool, by strides; the last axis is contiguous."""
-    return kv[:, :, layer]
-
-
 def copy_blocks(kv: Tensor, copies: tuple[tuple[int, int], ...]) -> None:
     """Copy whole blocks (source, destination), all layers at once, in stream order."""
     sources, destinations = zip(*copies, strict=True)
