@@ -21,13 +21,14 @@ ALLOWED: dict[str, set[str]] = {
     "text": {"core"},
     "layers": {"core", "kernels"},
     "sched": {"core", "obs", "cache"},
+    "transfer": {"core", "obs", "wire", "cache"},
     "models": {"core", "kernels", "cache", "text", "layers"},
     "server": {"core", "obs", "wire", "text"},
-    "engine": {"core", "kernels", "obs", "wire", "cache", "text", "layers", "sched", "models"},
+    "engine": {"core", "kernels", "obs", "wire", "cache", "text", "layers", "sched", "transfer", "models"},
     "cluster": {"core", "obs", "wire", "text", "server", "engine"},
     "cli": {"core", "obs", "text", "wire", "server", "engine", "cluster"},
 }
-TORCH_FREE = ["core", "obs", "wire", "cache", "text", "sched", "server", "cluster"]
+TORCH_FREE = ["core", "obs", "wire", "cache", "text", "sched", "transfer", "server", "cluster"]
 TORCH_FREE_MODULES = [
     "baton",
     "baton.engine.stub_runner",
@@ -37,7 +38,7 @@ TORCH_FREE_MODULES = [
     "baton.engine.stub_process",
     "baton.cli.main",
 ]
-ONE_FILE_EACH = ["xgrammar", "gguf", "safetensors", "zmq", "prometheus_client", "opentelemetry"]
+ONE_FILE_EACH = ["xgrammar", "gguf", "safetensors", "zmq", "nixl", "prometheus_client", "opentelemetry"]
 
 
 def imported_modules(source: str) -> Iterator[str]:

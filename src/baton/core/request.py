@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from baton.core.handoff import Handoff, Ticket
 from baton.core.sampling import SamplingParams
 
 
@@ -28,6 +29,7 @@ class Request:
         priority: lower goes first; ties go by arrival.
         cache_salt: requests share cached prefixes only with requests of the same salt.
         eos_token_ids: the model's own end-of-sequence tokens.
+        handoff: the prompt's KV goes to, or comes from, another engine.
     """
 
     request_id: str
@@ -36,6 +38,7 @@ class Request:
     priority: int = 0
     cache_salt: str = ""
     eos_token_ids: frozenset[int] = frozenset()
+    handoff: Handoff | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,8 @@ class SequenceDelta:
         finish_reason: set on the last delta of this sequence, and only there.
         stop_token_id: the stop token that ended it, if one of stop_token_ids did.
         num_cached_tokens: prompt tokens whose KV came from the prefix cache.
+        ticket: on the last delta of sequence 0 of a request that gives its KV away.
+        error: with FinishReason.ERROR, one line about a hand-off that failed; None: its grammar cannot be followed.
     """
 
     request_id: str
@@ -77,3 +82,5 @@ class SequenceDelta:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
+    ticket: Ticket | None = None
+    error: str | None = None

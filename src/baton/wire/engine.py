@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import msgspec
 
+from baton.core.exchange import TransferRecord
+from baton.core.handoff import Role, TransferMode
 from baton.core.request import FinishReason, Request, SequenceDelta
-from baton.core.stats import SchedulerStats
+from baton.core.stats import SchedulerStats, TransferStats
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -32,6 +34,23 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_f
     """End the process: at once, what runs is aborted."""
 
 
+class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an engine is to other engines, and how they reach it.
+
+    Attributes:
+        engine_id: of this incarnation.
+        host, port: of its control endpoint, as others reach it.
+    """
+
+    role: Role
+    transfer_mode: TransferMode
+    engine_id: str
+    host: str
+    port: int
+    tp_size: int = 1
+    pp_size: int = 1
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a front must know of an engine.
 
@@ -41,6 +60,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         eos_token_ids: the model's end-of-sequence tokens, to put into every request.
         vocab_size: rows of the model's output.
         kv_cache_tokens: block_tokens * num_blocks.
+        peer: None: it has no control endpoint and cannot hand over.
     """
 
     model: str
@@ -55,6 +75,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_num_seqs: int
     block_tokens: int
     num_blocks: int
+    peer: PeerInfo | None = None
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -81,6 +102,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
     Attributes:
         time_s: when the step was committed, seconds since the epoch.
         num_tokens: tokens that ran through the model in it.
+        transfers: hand-offs that this engine posted and that ended since the last Output.
+        transfer_stats: None without a transfer thread.
     """
 
     deltas: tuple[SequenceDelta, ...]
@@ -88,6 +111,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
     time_s: float
     num_tokens: int
     admitted: tuple[Admitted, ...] = ()
+    transfers: tuple[TransferRecord, ...] = ()
+    transfer_stats: TransferStats | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):

@@ -1,0 +1,75 @@
+"""The nouns of a hand-off: who gives, who takes, and what a request asks for.
+
+The giver is the engine that prefills, the taker the one that decodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Role(Enum):
+    """What an engine does in a hand-off. MIXED serves plain requests, gives and takes."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"
+
+
+class TransferMode(Enum):
+    """Who moves the bytes: the giver WRITEs (push), or the taker READs (pull)."""
+
+    PUSH = "push"
+    PULL = "pull"
+
+
+class FailurePolicy(Enum):
+    """What a taker does when a hand-off fails: prefill by itself, or end the request with an error."""
+
+    RECOMPUTE = "recompute"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerAddress:
+    """Where a giver's control endpoint is.
+
+    Attributes:
+        engine_id: the incarnation that is meant; None: whichever answers.
+    """
+
+    host: str
+    port: int
+    engine_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handoff:
+    """What a request asks for.
+
+    Attributes:
+        transfer_id: made fresh for every attempt; opaque.
+        source: the engine to take the prompt's KV from; None: this engine gives it.
+    """
+
+    transfer_id: str
+    source: PeerAddress | None = None
+
+    @property
+    def gives(self) -> bool:
+        """Whether this engine prefills for another."""
+        return self.source is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """What a giver answers when prefill is over: the prompt's KV is kept for whoever shows the transfer_id.
+
+    Attributes:
+        block_ids: of the prompt, for proxies that pass them on; the taker does not rely on them.
+    """
+
+    transfer_id: str
+    num_tokens: int
+    block_ids: tuple[int, ...]
