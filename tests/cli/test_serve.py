@@ -10,21 +10,23 @@ from pathlib import Path
 import pytest
 import typer.testing
 
+from baton.cli import handoff_options, server_options
 from baton.cli.main import app
-from baton.cli.server_options import _FLAGS
+from baton.engine.handoff_options import HandoffOptions
 from baton.server.config import ServerConfig
 from tests.cluster.serving import Server
 
 
 def test_every_server_option_has_a_flag() -> None:
-    assert set(_FLAGS) == {field.name for field in fields(ServerConfig)}
+    assert set(server_options.FLAGS) == {field.name for field in fields(ServerConfig)}
+    assert set(handoff_options.FLAGS) == {field.name for field in fields(HandoffOptions)}
     help_text = (
         typer.testing.CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     )
-    for flag, _ in _FLAGS.values():
-        assert flag in help_text
-    for flag in ("--restart-engine", "--log-stats", "--otlp-traces-endpoint", "--max-model-len", "--kv-cache-tokens"):
-        assert flag in help_text
+    for flag in (*server_options.FLAGS.values(), *handoff_options.FLAGS.values()):
+        assert flag.name in help_text
+    for name in ("--restart-engine", "--log-stats", "--otlp-traces-endpoint", "--max-model-len", "--kv-cache-tokens", "--peer-secret"):
+        assert name in help_text
 
 
 def serve(*arguments: str) -> Server:

@@ -147,4 +147,4 @@ def test_the_launch_of_a_model_carries_every_option() -> None:
     assert command[:3] == [sys.executable, "-m", "baton.engine.process"]
     assert command[3:7] == ["--channel", "ipc:///x", "--parent", "42"]
     options = json.loads(command[command.index("--options") + 1])
-    assert EngineOptions(**options) == EngineOptions(model="m", max_model_len=7, enable_prefix_caching=False)
+    assert EngineOptions(**options["engine"]) == EngineOptions(model="m", max_model_len=7, enable_prefix_caching=False)

@@ -184,7 +184,7 @@ def test_a_start_that_the_user_can_mend() -> None:
 @pytest.mark.torch
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     async def body() -> None:
-        async with Process("baton.engine.process", model=str(tmp_path / "none")) as engine:
+        async with Process("baton.engine.process", engine={"model": str(tmp_path / "none")}) as engine:
             (failed,) = engine.received
             assert isinstance(failed, Failed) and failed.user_error and "\n" not in failed.message
             assert str(tmp_path / "none") in failed.message

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def byte_tokenizer(folder: Path) -> Path:
 class Server:
     """A running server; `engine` belongs to its event loop, use `call`."""
 
-    def __init__(self, url: str, engine: LocalEngine, loop: asyncio.AbstractEventLoop, metrics: ServerMetrics) -> None:
+    def __init__(self, url: str, engine: Any, loop: asyncio.AbstractEventLoop, metrics: ServerMetrics) -> None:
         self.url = url
         self.engine = engine
         self.metrics = metrics
@@ -111,19 +111,19 @@ def run_server(tokenizer: Path | None, config: ServerConfig | None = None, **stu
     """A server over a stub engine (fields of StubOptions), on a free port, in a thread."""
     options = StubOptions(**{"vocab_size": VOCAB, "max_model_len": 2048, "tokenizer": str(tokenizer or ""), **stub})
     launch = EngineLaunch(module="baton.engine.stub_process", options=msgspec.json.encode(options).decode())
-    with serve(launch, config or ServerConfig(served_model_names=("MODEL", "alias"))) as server:
+    with serve(lambda: LocalEngine(launch), config or ServerConfig(served_model_names=("MODEL", "alias"))) as server:
         yield server
 
 
 @contextmanager
-def serve(launch: EngineLaunch, config: ServerConfig) -> Iterator[Server]:
-    """A server over any engine."""
+def serve(make_engine: Callable[[], Any], config: ServerConfig) -> Iterator[Server]:
+    """A server over any engine with the verbs of a LocalEngine, made on the server's event loop."""
     started: list[Server] = []
     ready, stop, failure = threading.Event(), threading.Event(), []
 
     def run() -> None:
         try:
-            asyncio.run(_serve(launch, config, started, ready, stop))
+            asyncio.run(_serve(make_engine, config, started, ready, stop))
         except BaseException as error:
             failure.append(error)
             ready.set()
@@ -141,9 +141,13 @@ def serve(launch: EngineLaunch, config: ServerConfig) -> Iterator[Server]:
 
 
 async def _serve(
-    launch: EngineLaunch, config: ServerConfig, started: list[Server], ready: threading.Event, stop: threading.Event
+    make_engine: Callable[[], Any],
+    config: ServerConfig,
+    started: list[Server],
+    ready: threading.Event,
+    stop: threading.Event,
 ) -> None:
-    engine = LocalEngine(launch)
+    engine = make_engine()
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY by it
     listener.bind(("127.0.0.1", 0))
     try:

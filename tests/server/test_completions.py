@@ -251,7 +251,7 @@ def test_nulls_are_as_if_not_given(server: Server) -> None:
         ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options"),
         ({"prompt": "x", "stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
         ({"prompt": "x", "stream_options": {"include_usage": 3}, "stream": True}, "stream_options.include_usage"),
-        ({"prompt": "x", "kv_transfer_params": {"do_remote_decode": True}}, "kv_transfer_params"),
+        ({"prompt": "x", "kv_transfer_params": {"do_remote_decode": True}}, "kv_transfer_params.do_remote_decode"),
         ({"prompt": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"prompt": "x", "logit_bias": {"99999": 1}}, "logit_bias"),
         ({"prompt": "x", "bad_words": [" "]}, "bad_words"),

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 import uvicorn
 from starlette.applications import Starlette
@@ -20,12 +21,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from baton.core.handoff import Role, TransferMode
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.sampling import SamplingParams
 from baton.core.stats import SchedulerStats
 from baton.server.metrics import ServerMetrics
 from baton.server.page import content_security_policy, load_page, routes
-from baton.wire.engine import Admitted, EngineInfo, Output
+from baton.wire.engine import Admitted, EngineInfo, Output, PeerInfo
+from tests.server.scripted import peer_info
 from tests.server.webdriver import CHROMEDRIVER, CHROMIUM, Browser, browser
 
 pytestmark = pytest.mark.slow
@@ -63,9 +66,9 @@ def stats(**changes: int) -> SchedulerStats:
     return SchedulerStats(**(values | changes))
 
 
-def filled_metrics() -> ServerMetrics:
+def filled_metrics(peer: PeerInfo | None = None) -> ServerMetrics:
     """One request of 20 ms to its first token, then 10 tokens, 5 ms each."""
-    metrics = ServerMetrics(INFO, "tiny")
+    metrics = ServerMetrics(msgspec.structs.replace(INFO, peer=peer), "tiny")
     now = time.time()
     params = SamplingParams(max_tokens=11)
     metrics.start(Request(request_id="r", prompt_token_ids=(1,) * 100, params=params), arrival_s=now)
@@ -177,12 +180,12 @@ def _event(value: object) -> str:
 
 
 @contextmanager
-def serving(api: Api, *, chat: bool = True) -> Iterator[str]:
+def serving(api: Api, *, chat: bool = True, peer: PeerInfo | None = None) -> Iterator[str]:
     """The page and this API on a free port, in a thread; the base URL."""
     paths = ("/v1/completions", "/v1/chat/completions")
     app = Starlette(
         routes=[
-            *routes(filled_metrics(), chat=chat, state=lambda: "ready"),
+            *routes(filled_metrics(peer), chat=chat, state=lambda: "ready", peer=lambda: peer),
             *(Route(path, api.answer, methods=["POST"]) for path in paths),
         ]
     )
@@ -222,6 +225,7 @@ def test_a_person_chats(chromium: Browser) -> None:
         )
         chromium.type("#prompt", f"Hello{ENTER}")
         chromium.wait(lambda: "5 tokens" in chromium.text("#log"), "the end of the answer")
+        assert chromium.run("return document.getElementById('handoff').hidden") is True
         assert "Once upon a time <b>\U0001f44b</b>" in chromium.text("#log")  # shown as text, never as HTML
         assert "reached the length limit" in chromium.text("#log")
         chromium.type("#prompt", f"More{ENTER}")
@@ -230,6 +234,14 @@ def test_a_person_chats(chromium: Browser) -> None:
     assert [turn["role"] for turn in api.bodies[1]["messages"]] == ["user", "assistant", "user"]  # type: ignore[attr-defined]
     assert api.bodies[0]["model"] == "tiny" and api.bodies[0]["stream"] is True
     assert errors == []
+
+
+@needs_browser
+def test_a_peer_has_a_panel_of_its_own(chromium: Browser) -> None:
+    with serving(Api(), peer=peer_info(Role.DECODE, TransferMode.PULL)) as url:
+        chromium.open(url)
+        chromium.wait(lambda: "decode, pull" in chromium.text("#handoff-figures"), "figures")
+        assert "Pinned blocks" in chromium.text("#handoff") and chromium.log() == []
 
 
 @needs_browser

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from baton.cluster.launch import model_launch
+from baton.cluster.local import LocalEngine
 from baton.engine.options import EngineOptions
 from baton.server.config import ServerConfig
 from tests.server.harness import Server, serve
@@ -42,7 +43,10 @@ def real(text_model: Path) -> Iterator[Server]:
     options = EngineOptions(
         model=str(text_model), device="cpu", max_model_len=256, kv_cache_tokens=4096, max_num_seqs=8
     )
-    with serve(model_launch(options), ServerConfig(served_model_names=("MODEL",), tool_parser="hermes")) as running:
+    launch = model_launch(options)
+    with serve(
+        lambda: LocalEngine(launch), ServerConfig(served_model_names=("MODEL",), tool_parser="hermes")
+    ) as running:
         yield running
 
 

@@ -25,6 +25,7 @@ _HELP = {
     "max_num_batched_tokens": "Token budget of a step.",
     "enable_prefix_caching": "Reuse KV blocks of earlier requests with the same prefix.",
     "async_scheduling": "Plan the next step while one runs; by default on a GPU only.",
+    "debug_poison": "Debugging: fill KV blocks with a pattern before they change hands; slow.",
     "seed": "Seed of sampling and of dummy weights.",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from baton.cli.engine_options import with_engine_options
+from baton.cli.handoff_options import with_handoff_options
 from baton.cli.server_options import with_server_options
+from baton.engine.handoff_options import PEER_SECRET, HandoffOptions
 from baton.engine.options import EngineOptions
 from baton.obs.log import show_logs
 from baton.server.config import ServerConfig
@@ -26,9 +29,11 @@ _MAX_RESTARTS = 3
 
 @with_engine_options
 @with_server_options
+@with_handoff_options
 def serve(
     options: EngineOptions,
     config: ServerConfig,
+    handoff: HandoffOptions,
     restart_engine: Annotated[
         bool, typer.Option(help="Start the engine again when it dies, up to 3 times in 10 minutes; else end.")
     ] = False,
@@ -36,12 +41,18 @@ def serve(
     otlp_traces_endpoint: Annotated[
         str | None, typer.Option(help="Send a span for each request to this OpenTelemetry collector.")
     ] = None,
+    peer_secret: Annotated[
+        str | None, typer.Option(help="Secret that engines of one fleet share.", envvar=PEER_SECRET)
+    ] = None,
 ) -> None:
     """Serve a model over HTTP until SIGTERM or Ctrl-C; a second one aborts what still runs."""
     from baton.cluster.launch import model_launch
 
+    if peer_secret is not None:
+        os.environ[PEER_SECRET] = peer_secret  # to the engine process by its environment: arguments can be read by all
+
     monitoring = Monitoring(log_stats=log_stats, otlp_traces_endpoint=otlp_traces_endpoint)
-    raise typer.Exit(run_server(config, model_launch(options), monitoring, restart_engine=restart_engine))
+    raise typer.Exit(run_server(config, model_launch(options, handoff), monitoring, restart_engine=restart_engine))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from baton.engine.handoff_options import NO_PEERS, HandoffOptions
 from baton.engine.options import EngineOptions
+from baton.engine.process import ProcessOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,7 @@ class EngineLaunch:
         return [sys.executable, "-m", self.module, *flags]
 
 
-def model_launch(options: EngineOptions) -> EngineLaunch:
+def model_launch(options: EngineOptions, handoff: HandoffOptions = NO_PEERS) -> EngineLaunch:
     """An engine that runs a model."""
-    return EngineLaunch(module="baton.engine.process", options=msgspec.json.encode(options).decode())
+    text = msgspec.json.encode(ProcessOptions(engine=options, handoff=handoff)).decode()
+    return EngineLaunch(module="baton.engine.process", options=text)

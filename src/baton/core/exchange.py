@@ -34,6 +34,7 @@ class TransferRecord:
         wire_s: sum over posts from posting to completion.
         exposed_s: from the end of prefill (push) or from the ticket (pull) to the last completion.
         early_bytes: of num_bytes, posted before prefill ended.
+        started_s, ended_s: of the first post and the last completion, seconds since the epoch; None: not told.
     """
 
     transfer_id: str
@@ -43,9 +44,18 @@ class TransferRecord:
     wire_s: float
     exposed_s: float
     early_bytes: int
+    started_s: float | None = None
+    ended_s: float | None = None
 
 
 # From the scheduler to the transfer thread, on the giver's side.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announce:
+    """A request that will give this transfer is queued: a taker that comes for it waits in the right place."""
+
+    transfer_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +179,7 @@ class Settled:
     record: TransferRecord | None = None
 
 
-GiverCommand = Grant | Progress | Prefilled | Withdraw
+GiverCommand = Announce | Grant | Progress | Prefilled | Withdraw
 TakerCommand = Expect | Reserve | Forgo
 Command = GiverCommand | TakerCommand
 Event = Landed | Failed | Settled

@@ -8,16 +8,20 @@ from pathlib import Path
 from baton.cache.manager import CacheManager
 from baton.core.config import CacheConfig, SchedulerConfig
 from baton.core.errors import RequestError
+from baton.core.handoff import FailurePolicy
 from baton.core.request import Request
 from baton.core.validation import check_request
 from baton.engine.engine import Engine
 from baton.engine.executor import ThreadExecutor, runner_thread
 from baton.engine.grammar import GrammarCompiler
+from baton.engine.handoff_options import NO_PEERS, HandoffOptions
 from baton.engine.load import LoadedRunner, load_runner, resolve_device
 from baton.engine.options import EngineOptions
+from baton.engine.peering import StartTransfer, open_peering
+from baton.engine.poison import Poison
 from baton.sched.scheduler import Scheduler
 from baton.text.tokenizer import Tokenizer, load_tokenizer
-from baton.wire.engine import EngineInfo
+from baton.wire.engine import EngineInfo, PeerInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,7 @@ class EngineParts:
         tokenizer: None when the model brings none.
         grammars: compiles constraints; None without a tokenizer.
         info: what a front in any process must know.
+        start_transfer: None: no peers.
     """
 
     engine: Engine
@@ -35,6 +40,7 @@ class EngineParts:
     tokenizer: Tokenizer | None
     grammars: GrammarCompiler | None
     info: EngineInfo
+    start_transfer: StartTransfer | None = None
 
     def check(self, request: Request) -> None:
         """Refuse what this engine cannot run, before it is queued.
@@ -52,7 +58,7 @@ class EngineParts:
             self.grammars.compile(grammar)
 
 
-def build_engine(options: EngineOptions) -> EngineParts:
+def build_engine(options: EngineOptions, handoff: HandoffOptions = NO_PEERS) -> EngineParts:
     """Load the model, size the cache and connect scheduler, runner and executor.
 
     Raises:
@@ -69,12 +75,16 @@ def build_engine(options: EngineOptions) -> EngineParts:
         thread.shutdown()
         raise
     executor = ThreadExecutor(loaded.runner, thread)
+    scheduler = _scheduler(options, handoff, loaded)
+    poison = Poison(loaded.runner, executor, scheduler.cache.pool) if options.debug_poison else None
+    start_transfer, peer = (None, None) if handoff.role is None else open_peering(handoff, loaded, tokenizer)
     return EngineParts(
-        engine=Engine(_scheduler(options, loaded), executor, async_scheduling=run_ahead),
+        engine=Engine(scheduler, executor, async_scheduling=run_ahead, poison=poison),
         options=options,
         tokenizer=tokenizer,
         grammars=loaded.grammars,
-        info=_info(options, device, tokenizer, loaded),
+        info=_info(options, device, tokenizer, loaded, peer),
+        start_transfer=start_transfer,
     )
 
 
@@ -86,7 +96,7 @@ def _tokenizer(options: EngineOptions) -> Tokenizer | None:
     return load_tokenizer(path)
 
 
-def _scheduler(options: EngineOptions, loaded: LoadedRunner) -> Scheduler:
+def _scheduler(options: EngineOptions, handoff: HandoffOptions, loaded: LoadedRunner) -> Scheduler:
     limits = SchedulerConfig(
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
@@ -98,10 +108,13 @@ def _scheduler(options: EngineOptions, loaded: LoadedRunner) -> Scheduler:
         enable_prefix_caching=options.enable_prefix_caching,
         fingerprint=loaded.fingerprint,
     )
-    return Scheduler(limits, CacheManager(cache))
+    policy = None if handoff.role is None else FailurePolicy(handoff.handoff_policy)
+    return Scheduler(limits, CacheManager(cache), policy)
 
 
-def _info(options: EngineOptions, device: str, tokenizer: Tokenizer | None, loaded: LoadedRunner) -> EngineInfo:
+def _info(
+    options: EngineOptions, device: str, tokenizer: Tokenizer | None, loaded: LoadedRunner, peer: PeerInfo | None
+) -> EngineInfo:
     return EngineInfo(
         model=options.model,
         tokenizer="" if tokenizer is None else options.tokenizer or options.model,
@@ -115,4 +128,5 @@ def _info(options: EngineOptions, device: str, tokenizer: Tokenizer | None, load
         max_num_seqs=options.max_num_seqs,
         block_tokens=loaded.layout.block_tokens,
         num_blocks=loaded.size.num_blocks,
+        peer=peer,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from baton.cache.layout import BlockLayout
 from baton.core.config import LoadFormat
@@ -37,12 +38,14 @@ class LoadedRunner:
     """A runner and the facts it was made from.
 
     Attributes:
+        kv: the runner's pool, as of `storage.allocate_kv`.
         grammars: compiles constraints; None without a tokenizer.
         dtype: of weights, activations and KV, as a key of DTYPE_BYTES.
         fingerprint: of the model as it is served, see ModelConfig.fingerprint.
     """
 
     runner: ModelRunner
+    kv: Tensor
     config: ModelConfig
     layout: BlockLayout
     size: CacheSize
@@ -79,9 +82,10 @@ def load_runner(options: EngineOptions, device: str, tokenizer: Tokenizer | None
         if tokenizer is None
         else GrammarCompiler(tokenizer.backend, eos_token_ids=eos_token_ids, vocab_size=config.vocab_size)
     )
+    kv = allocate_kv(layout, size.num_blocks, device=device, dtype=loaded.dtype)
     runner = ModelRunner(
         model=loaded.model,
-        kv=allocate_kv(layout, size.num_blocks, device=device, dtype=loaded.dtype),
+        kv=kv,
         kernels=kernels,
         vocab_size=config.vocab_size,
         num_slots=options.max_num_seqs,
@@ -92,6 +96,7 @@ def load_runner(options: EngineOptions, device: str, tokenizer: Tokenizer | None
     _log_size(layout, size)
     return LoadedRunner(
         runner=runner,
+        kv=kv,
         config=config,
         layout=layout,
         size=size,

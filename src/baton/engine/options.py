@@ -30,6 +30,7 @@ class EngineOptions:
         enable_prefix_caching: reuse KV blocks of earlier requests with the same prefix.
         async_scheduling: plan the next step while one runs; by default on a GPU only, since on a CPU planning and
             running share the cores.
+        debug_poison: fill KV blocks with a pattern before they change hands, and look for it where KV has landed; slow.
         seed: of dummy weights and of the seeds drawn for requests without one.
     """
 
@@ -45,6 +46,7 @@ class EngineOptions:
     max_num_batched_tokens: int = 2048
     enable_prefix_caching: bool = True
     async_scheduling: bool | None = None
+    debug_poison: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -60,6 +62,6 @@ class EngineOptions:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
                 raise ConfigError(f"{name} must be an integer from 1 to {_MOST}, got {value!r}")
-        for name in ("enable_prefix_caching", "async_scheduling"):
+        for name in ("enable_prefix_caching", "async_scheduling", "debug_poison"):
             if getattr(self, name) not in (True, False, None):
                 raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}")

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -22,14 +22,30 @@ from typing import NoReturn
 import msgspec
 
 from baton.core.errors import EngineDeadError, RequestError, UserError
-from baton.core.request import Request
-from baton.core.stats import SchedulerStats
+from baton.core.exchange import Settled, TransferRecord
+from baton.core.request import Request, SequenceDelta
+from baton.core.stats import SchedulerStats, TransferStats
 from baton.core.step import Step
 from baton.engine.engine import Engine
+from baton.engine.handoff_options import NO_PEERS, HandoffOptions
 from baton.engine.options import EngineOptions
 from baton.obs.log import get_logger, show_logs
+from baton.transfer.worker import TransferWorker
 from baton.wire.channel import EngineSocket
-from baton.wire.engine import Admitted, Cancel, EngineInfo, Failed, Output, Ready, Refused, Stop, Submit, ToEngine
+from baton.wire.engine import (
+    Admitted,
+    Cancel,
+    EngineInfo,
+    Failed,
+    Moment,
+    Output,
+    Ready,
+    Refused,
+    Stop,
+    Submit,
+    ToEngine,
+    moment_of,
+)
 
 _log = get_logger("baton.engine.process")
 _IDLE_S = 0.5  # between looks at the parent while nothing happens
@@ -44,11 +60,21 @@ class ServedEngine:
 
     Attributes:
         check: raises RequestError for a request that it cannot run; may take seconds when the request has a grammar.
+        start_transfer: starts the transfer thread, given what wakes the loop; None: no peers.
     """
 
     engine: Engine
     info: EngineInfo
     check: Callable[[Request], None]
+    start_transfer: Callable[[Callable[[], None]], TransferWorker] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """What a model's engine process is told."""
+
+    engine: EngineOptions
+    handoff: HandoffOptions = NO_PEERS
 
 
 class EngineLoop:
@@ -64,10 +90,13 @@ class EngineLoop:
         self._check = served.check
         self._socket = socket
         self._parent = parent
+        self._transfer = None if served.start_transfer is None else served.start_transfer(socket.wake)
+        self._transfers: list[TransferRecord] = []
+        self._moments: list[Moment] = []
         self._stopped = False
         self._waiting: dict[str, set[int]] = {}  # never admitted yet: the sequences not cancelled
         self._admitted: list[Admitted] = []
-        self._sent_stats: SchedulerStats | None = None
+        self._sent_stats: tuple[SchedulerStats, TransferStats | None] | None = None
         self._compiling: dict[str, list[Cancel]] = {}
         self._compiled: SimpleQueue[tuple[Request, Exception | None]] = SimpleQueue()
         self._compilers = ThreadPoolExecutor(_COMPILE_THREADS, thread_name_prefix="baton-grammar")
@@ -80,8 +109,10 @@ class EngineLoop:
             self._take_compiled()
             if self._stopped or os.getppid() != self._parent:
                 return
+            self._exchange()
             if self._engine.has_work():
                 self._step()
+                self._exchange()
             else:
                 self._report()
                 self._socket.wait(_IDLE_S)
@@ -152,20 +183,44 @@ class EngineLoop:
         else:
             self._waiting[request.request_id] = set(range(request.params.n))
 
+    def _exchange(self) -> None:
+        """What the transfer thread has to say, and what it must hear."""
+        if self._transfer is None:
+            return
+        deltas: list[SequenceDelta] = []
+        events = self._transfer.take_events()
+        for event in events:
+            deltas += self._engine.deliver(event)
+            if isinstance(event, Settled) and event.record is not None:
+                self._transfers.append(event.record)
+        commands = self._engine.commands()
+        self._transfer.tell(commands)
+        now = time.time()
+        moments = (moment_of(said, now) for said in (*events, *commands))
+        self._moments += [moment for moment in moments if moment is not None]
+        if deltas:
+            self._send(self._output(deltas, None))
+
     def _step(self) -> None:
         deltas = self._engine.step()
         committed = self._engine.committed
         if committed is None and not self._admitted:
             return
+        self._send(self._output(deltas, committed))
+
+    def _output(self, deltas: Sequence[SequenceDelta], committed: Step | None) -> Output:
         admitted, self._admitted = self._admitted, []
-        self._send(
-            Output(
-                deltas=tuple(deltas),
-                stats=self._engine.stats(),
-                time_s=time.time(),
-                num_tokens=0 if committed is None else committed.num_tokens,
-                admitted=tuple(admitted),
-            )
+        transfers, self._transfers = self._transfers, []
+        moments, self._moments = self._moments, []
+        return Output(
+            deltas=tuple(deltas),
+            stats=self._engine.stats(),
+            time_s=time.time(),
+            num_tokens=0 if committed is None else committed.num_tokens,
+            admitted=tuple(admitted),
+            transfers=tuple(transfers),
+            moments=tuple(moments),
+            transfer_stats=None if self._transfer is None else self._transfer.stats,
         )
 
     def _note_admissions(self, step: Step) -> None:
@@ -175,13 +230,14 @@ class EngineLoop:
                 self._admitted.append(Admitted(request_id=request_id, time_s=time.time()))
 
     def _report(self) -> None:
-        """The engine went idle: let the front see the figures that a Cancel left."""
+        """The engine went idle: let the front see the figures that a Cancel, or a transfer, left."""
         stats = self._engine.stats()
-        if stats != self._sent_stats:
-            self._send(Output(deltas=(), stats=stats, time_s=time.time(), num_tokens=0))
+        transfer_stats = None if self._transfer is None else self._transfer.stats
+        if (stats, transfer_stats) != self._sent_stats or self._transfers or self._moments:
+            self._send(self._output((), None))
 
     def _send(self, output: Output) -> None:
-        self._sent_stats = output.stats
+        self._sent_stats = output.stats, output.transfer_stats
         self._socket.send(output)
 
 
@@ -256,8 +312,9 @@ def _build_model(options: str) -> ServedEngine:
     _bound_primitive_caches()
     from baton.engine.build import build_engine
 
-    parts = build_engine(msgspec.json.decode(options, type=EngineOptions))
-    return ServedEngine(engine=parts.engine, info=parts.info, check=parts.check)
+    asked = msgspec.json.decode(options, type=ProcessOptions)
+    parts = build_engine(asked.engine, asked.handoff)
+    return ServedEngine(engine=parts.engine, info=parts.info, check=parts.check, start_transfer=parts.start_transfer)
 
 
 if __name__ == "__main__":

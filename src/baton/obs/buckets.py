@@ -22,6 +22,16 @@ TOKEN_SECONDS = (
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 SEQUENCES = (1, 2, 5, 10, 20)
 
+POST_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
+"""Posting a transfer, and what of it prefill does not hide."""
+
+TRANSFER_SECONDS = POST_SECONDS[1:]
+TRANSFER_BYTES = tuple(1 << power for power in range(11, 34, 2))
+"""2 KiB to 8 GiB."""
+
+DESCRIPTORS = (10, 20, 30, 50, 75, 100, 200, 400, 1000, 2000, 4000, 10000, 20000, 50000)
+SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+
 
 def token_counts(max_model_len: int) -> tuple[int, ...]:
     """1, 2, 5, 10, 20, 50 ... up to max_model_len (tokens)."""

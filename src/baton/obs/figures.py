@@ -7,6 +7,7 @@ from collections import Counter
 from baton.core.request import FinishReason
 from baton.core.stats import EMPTY
 from baton.obs import buckets
+from baton.obs.handoff import HandoffFigures
 from baton.obs.histogram import Histogram
 
 
@@ -17,22 +18,26 @@ class EngineFigures:
 
     Args:
         max_model_len: last bound of token-count histograms.
+        hands_over: the engine has a peer.
 
     Attributes:
         stats: the scheduler's latest figures.
         prompt_tokens: of requests whose prefill is over, cached ones included; once a request.
         cached_tokens: of these, taken from the prefix cache.
+        received_tokens: of these, taken from another engine.
         success: sequences by how they ended.
         inter_token: one observation a token after the first.
         params_n, prompt: one a request.
         step_tokens: tokens through the model, one a step.
+        handoff: None without a peer.
     """
 
-    def __init__(self, max_model_len: int) -> None:
+    def __init__(self, max_model_len: int, *, hands_over: bool = False) -> None:
         tokens = buckets.token_counts(max_model_len)
         self.stats = EMPTY
         self.prompt_tokens = 0
         self.cached_tokens = 0
+        self.received_tokens = 0
         self.generation_tokens = 0
         self.success: Counter[FinishReason] = Counter(dict.fromkeys(FinishReason, 0))
         self.rejections: Counter[str] = Counter(max_num_queued_reqs=0)
@@ -51,6 +56,12 @@ class EngineFigures:
         self.params_max_tokens = Histogram(tokens)
         self.max_generation = Histogram(tokens)
         self.step_tokens = Histogram(buckets.STEP_TOKENS)
+        self.handoff = HandoffFigures() if hands_over else None
+
+    @property
+    def computed_tokens(self) -> int:
+        """Prompt tokens that ran through this engine's model."""
+        return self.prompt_tokens - self.cached_tokens - self.received_tokens
 
     @property
     def kv_use(self) -> float:

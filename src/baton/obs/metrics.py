@@ -1,5 +1,7 @@
 """An engine's figures in Prometheus's text format, under vLLM's names, types and labels (checked against 0.32).
 
+What vLLM does not measure about hand-offs is under `baton_handoff_`. An engine without a peer shows nothing of them.
+
 The only file that imports prometheus_client. Nothing is kept in the library's global registry.
 """
 
@@ -12,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from baton.obs.figures import EngineFigures
+from baton.obs.handoff import NOTICE_FAILURE, HandoffFigures
 from baton.obs.histogram import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,6 +34,8 @@ class Exposition:
     ) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_EngineCollector(figures, model_name, engine, cache_config))
+        if figures.handoff is not None:
+            self._registry.register(_HandoffCollector(figures, figures.handoff, (model_name, engine)))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)
@@ -48,14 +53,14 @@ class _EngineCollector(Collector):
         self._cache_config = {**cache_config, "engine": engine}
 
     def describe(self) -> list[Metric]:
-        return []  # no other collector of this registry has a name that starts with vllm:
+        return []  # no two collectors of this registry share a name
 
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
         yield from self._counters()
         yield from self._labelled()
         for name, help_text, histogram in self._histograms():
-            yield self._histogram(name, help_text, histogram)
+            yield _histogram(f"vllm:{name}", help_text, self._labels, histogram)
 
     def _gauges(self) -> Iterator[Metric]:
         figures = self._figures
@@ -93,8 +98,10 @@ class _EngineCollector(Collector):
         source = CounterMetricFamily(
             "vllm:prompt_tokens_by_source", "Prompt tokens by where their KV came from.", labels=(*_LABELS, "source")
         )
-        source.add_metric((*self._labels, "local_compute"), figures.prompt_tokens - figures.cached_tokens)
+        source.add_metric((*self._labels, "local_compute"), figures.computed_tokens)
         source.add_metric((*self._labels, "local_cache_hit"), figures.cached_tokens)
+        if figures.handoff is not None:
+            source.add_metric((*self._labels, "external_kv_transfer"), figures.received_tokens)
         yield source
         rejected = CounterMetricFamily(
             "vllm:admission_rejections", "Requests turned away at the queue's limit.", labels=("model_name", "reason")
@@ -124,10 +131,68 @@ class _EngineCollector(Collector):
         yield "request_params_max_tokens", "The parameter max_tokens.", figures.params_max_tokens
         yield "iteration_tokens_total", "Tokens through the model in a step.", figures.step_tokens
 
-    def _histogram(self, name: str, help_text: str, histogram: Histogram) -> Metric:
-        family = HistogramMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
-        buckets = [
-            ("+Inf" if bound == float("inf") else str(float(bound)), count) for bound, count in histogram.cumulative()
-        ]
-        family.add_metric(self._labels, buckets, histogram.total)
-        return family
+
+class _HandoffCollector(Collector):
+    def __init__(self, figures: EngineFigures, handoff: HandoffFigures, labels: tuple[str, str]) -> None:
+        self._figures = figures
+        self._handoff = handoff
+        self._labels = labels
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for name, help_text, histogram in self._histograms():
+            yield _histogram(name, help_text, self._labels, histogram)
+        for name, help_text, value in self._counters():
+            counter = CounterMetricFamily(name, help_text, labels=_LABELS)
+            counter.add_metric(self._labels, value)
+            yield counter
+        for name, help_text, value in self._gauges():
+            gauge = GaugeMetricFamily(f"baton_handoff_{name}", help_text, labels=_LABELS)
+            gauge.add_metric(self._labels, value)
+            yield gauge
+        failures = CounterMetricFamily(
+            "baton_handoff_failures", "Transfers that failed, by kind of cause.", labels=(*_LABELS, "reason")
+        )
+        for reason, count in self._handoff.stats.failures.items():
+            failures.add_metric((*self._labels, reason), count)
+        yield failures
+
+    def _histograms(self) -> Iterator[tuple[str, str, Histogram]]:
+        handoff = self._handoff
+        yield "vllm:nixl_xfer_time_seconds", "Posting to completion, all posts of a transfer.", handoff.wire
+        yield "vllm:nixl_post_time_seconds", "Posting a transfer.", handoff.post
+        yield "vllm:nixl_bytes_transferred", "Bytes of a transfer.", handoff.num_bytes
+        yield "vllm:nixl_num_descriptors", "Descriptors of a transfer, neighbours merged.", handoff.num_descriptors
+        yield "baton_handoff_exposed_seconds", "End of prefill, or ticket, to the last completion.", handoff.exposed
+        yield "baton_handoff_early_share", "Share of bytes posted before prefill ended.", handoff.early
+
+    def _counters(self) -> Iterator[tuple[str, str, int]]:
+        stats, failures = self._handoff.stats, self._handoff.stats.failures
+        yield "vllm:nixl_num_failed_transfers", "Transfers that failed.", sum(failures.values())
+        yield "vllm:nixl_num_failed_notifications", "Of these, lost notices.", failures.get(NOTICE_FAILURE, 0)
+        yield "vllm:nixl_num_kv_expired_reqs", "Leases that ended before a taker came.", stats.num_expired
+        yield "vllm:nixl_num_notifications_after_expiry", "Messages about transfers that had ended.", stats.num_late
+        yield "baton_handoff_late", "Messages about transfers that had ended, and foreign ones.", stats.num_late
+        yield "baton_handoff_malformed", "Frames that were no authentic message.", stats.num_malformed
+        yield "baton_handoff_fallbacks", "Requests that prefilled here after all.", self._figures.stats.num_fallbacks
+
+    def _gauges(self) -> Iterator[tuple[str, str, int]]:
+        stats = self._handoff.stats
+        yield "waiting", "Reservations whose KV has not landed.", stats.num_waiting
+        yield "unmatched", "Reservations that no prefill here knows yet.", stats.num_unmatched
+        yield "leased", "Prompts kept for a taker.", stats.num_leased
+        yield "in_flight", "Posted transfers.", stats.num_in_flight
+        yield "pinned_blocks", "Blocks that a transfer owns.", self._figures.stats.pinned_blocks
+        yield "quarantined", "Reservations whose giver was lost.", stats.num_quarantined
+        yield "links", "Linked peers.", stats.num_links
+
+
+def _histogram(name: str, help_text: str, labels: tuple[str, str], histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(name, help_text, labels=_LABELS)
+    buckets = [
+        ("+Inf" if bound == float("inf") else str(float(bound)), count) for bound, count in histogram.cumulative()
+    ]
+    family.add_metric(labels, buckets, histogram.total)
+    return family

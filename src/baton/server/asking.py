@@ -7,15 +7,19 @@ import time
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request as HttpRequest
 
+from baton.core.handoff import Handoff, Ticket
 from baton.core.sampling import Grammar
 from baton.obs.log import get_logger
 from baton.server.guard import clean_id
+from baton.server.handoff_params import check_taking, parse_handoff, prefill_only, ticket_params, unknown_names
 from baton.server.response_format import response_grammar
 from baton.server.state import ServerState, state_of
 from baton.wire.openai.common import GenerationFields
 from baton.wire.openai.decode import decode, unknown_fields
+from baton.wire.openai.handoff import TicketParams
 
 _log = get_logger(__name__)
 A = TypeVar("A", bound=GenerationFields)
@@ -26,10 +30,11 @@ class Asking(Generic[A]):
     """A request that may be served.
 
     Attributes:
-        body: its fields.
+        body: its fields; of a giver, those of its prefill alone.
         id: of the answer.
         model: name of the model in the answer.
         arrival_s: seconds since the epoch.
+        handoff: what it asks for besides.
     """
 
     server: ServerState
@@ -38,6 +43,7 @@ class Asking(Generic[A]):
     id: str
     model: str
     arrival_s: float
+    handoff: Handoff | None
 
     @property
     def created(self) -> int:
@@ -60,6 +66,11 @@ class Asking(Generic[A]):
         """Whether each chunk has the usage so far."""
         options = self.body.stream_options
         return self.include_usage and options is not None and bool(options.continuous_usage_stats)
+
+    def ticket_params(self, ticket: Ticket | None) -> TicketParams | UnsetType:
+        """The answer's kv_transfer_params: of a giver, once its prefill is over."""
+        peer = self.server.engine.info.peer
+        return UNSET if ticket is None or peer is None else ticket_params(ticket, peer)
 
     def grammar(self) -> Grammar | None:
         """The constraint that the body asks for.
@@ -95,10 +106,15 @@ async def read_ask(http: HttpRequest, kind: type[A], prefix: str) -> Asking[A]:
     raw = await server.bodies.read(http)
     body = decode(raw, kind)
     if _log.isEnabledFor(logging.DEBUG):
-        unknown = unknown_fields(raw, kind)
+        unknown = unknown_fields(raw, kind) + unknown_names(body.kv_transfer_params)
         if unknown:
             _log.debug("fields ignored: %s", ", ".join(map(repr, unknown)))
     model = server.check_model(body.model)
     server.check_queue()  # again: it may have filled meanwhile
+    handoff = parse_handoff(body.kv_transfer_params, server.engine.info.peer)
+    if handoff is not None and handoff.gives:
+        body = prefill_only(body)
+    elif handoff is not None:
+        check_taking(body)
     answer_id = f"{prefix}-{clean_id(body.request_id) or http.state.request_id}"
-    return Asking(server=server, http=http, body=body, id=answer_id, model=model, arrival_s=arrival_s)
+    return Asking(server=server, http=http, body=body, id=answer_id, model=model, arrival_s=arrival_s, handoff=handoff)

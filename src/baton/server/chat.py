@@ -55,7 +55,8 @@ async def create_chat(http: HttpRequest) -> Response:
             pieces = events(generation, first, answer, ask.interval)
             return EventStream(pieces, stack.pop_all(), generation.deadline_s)
         await generation.finish(first)
-        return Response(msgspec.json.encode(answer.whole(generation.collectors[0])), media_type="application/json")
+        whole = answer.whole(generation.collectors[0], generation.ticket)
+        return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
 def _refuse_unsupported(body: ChatRequest) -> None:
@@ -92,4 +93,4 @@ def _request(ask: Asking[ChatRequest], prompt: Prompt, tools: ToolUse) -> Reques
         grammar=tools.grammar or grammar,
         max_logprobs=server.config.max_logprobs,
     )
-    return engine_request(server, body, params, prompt.token_ids, server.engine_id(ask.id))
+    return engine_request(server, body, params, prompt.token_ids, server.engine_id(ask.id), ask.handoff)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from baton.core.handoff import Ticket
 from baton.server.asking import Asking
 from baton.server.choice import Choice, Piece, choices_of
 from baton.server.logprobs import chat_logprobs, prompt_logprobs, token_name
@@ -52,8 +53,8 @@ class ChatAnswer:
         self._num_calls: dict[int, int] = {}
         self._collector: OutputCollector | None = None
 
-    def whole(self, collector: OutputCollector) -> ChatCompletion:
-        """The answer in one piece."""
+    def whole(self, collector: OutputCollector, ticket: Ticket | None = None) -> ChatCompletion:
+        """The answer in one piece. ticket: of a request that gives its KV away."""
         body, output = self._ask.body, collector.output
         shown_prompt = body.prompt_logprobs
         return ChatCompletion(
@@ -66,9 +67,10 @@ class ChatAnswer:
             prompt_logprobs=UNSET
             if shown_prompt is None
             else prompt_logprobs(output.prompt_logprobs or [], self._ask.server.token_texts, shown_prompt),
+            kv_transfer_params=self._ask.ticket_params(ticket),
         )
 
-    def chunks(self, choice: Choice, piece: Piece) -> list[bytes]:
+    def chunks(self, choice: Choice, piece: Piece, ticket: Ticket | None = None) -> list[bytes]:
         """The chunks that show a piece: the role before all else, then what the parser makes of the text."""
         self._collector = choice.collector
         chunks = []
@@ -88,7 +90,7 @@ class ChatAnswer:
                 stop_reason=piece.stop_reason if last and reason is not None else UNSET,
                 token_ids=piece.token_ids if last and self._ids else UNSET,
             )
-            chunks.append(self._chunk(choice, piece, shown))
+            chunks.append(self._chunk(choice, piece, shown, ticket if last else None))
         return chunks
 
     def usage_chunk(self) -> bytes | None:
@@ -152,18 +154,25 @@ class ChatAnswer:
             return None
         return chat_logprobs(piece.logprobs, self._ask.server.token_texts, self._name, self._top)
 
-    def _chunk(self, choice: Choice, piece: Piece, shown: ChatChunkChoice) -> bytes:
+    def _chunk(self, choice: Choice, piece: Piece, shown: ChatChunkChoice, ticket: Ticket | None = None) -> bytes:
         usage: Usage | UnsetType = UNSET
         if self._ask.continuous_usage:
             output = choice.collector.output
             opening = shown.delta is _OPENING
             usage = usage_of(len(output.prompt_token_ids), 0 if opening else piece.num_tokens, output.num_cached_tokens)
-        body = self._body([shown], usage)
+        body = self._body([shown], usage, ticket)
         if self._ids and shown.delta is _OPENING:
             body = msgspec.structs.replace(body, prompt_token_ids=choice.collector.output.prompt_token_ids)
         return _encode(body)
 
-    def _body(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType) -> ChatChunk:
+    def _body(
+        self, choices: list[ChatChunkChoice], usage: Usage | UnsetType, ticket: Ticket | None = None
+    ) -> ChatChunk:
         return ChatChunk(
-            id=self._ask.id, created=self._ask.created, model=self._ask.model, choices=choices, usage=usage
+            id=self._ask.id,
+            created=self._ask.created,
+            model=self._ask.model,
+            choices=choices,
+            usage=usage,
+            kv_transfer_params=self._ask.ticket_params(ticket),
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from baton.core.handoff import Ticket
 from baton.core.request import TokenLogprobs
 from baton.server.asking import Asking
 from baton.server.choice import Choice, Piece, choices_of
@@ -40,8 +41,8 @@ class CompletionAnswer:
         self._offsets: dict[int, OffsetCounter] = {}
         self._collectors: dict[int, OutputCollector] = {}
 
-    def whole(self, collectors: Sequence[OutputCollector]) -> Completion:
-        """The answer in one piece."""
+    def whole(self, collectors: Sequence[OutputCollector], ticket: Ticket | None = None) -> Completion:
+        """The answer in one piece. ticket: of a request that gives its KV away."""
         choices = []
         for place, collector in enumerate(collectors):
             for rank, choice in enumerate(self._best(choices_of([collector]))):
@@ -49,9 +50,9 @@ class CompletionAnswer:
         usage = total_usage(collectors)
         if self._score_only:
             usage = usage_of(usage.prompt_tokens, 0, usage.prompt_tokens_details.cached_tokens)
-        return self._completion(choices, usage)
+        return self._completion(choices, usage, ticket)
 
-    def chunks(self, choice: Choice, piece: Piece) -> list[bytes]:
+    def chunks(self, choice: Choice, piece: Piece, ticket: Ticket | None = None) -> list[bytes]:
         """The chunk that shows a piece."""
         place = choice.position // self._num_choices
         self._collectors[place] = choice.collector
@@ -61,7 +62,7 @@ class CompletionAnswer:
             output = choice.collector.output
             num_tokens = 0 if self._score_only else piece.num_tokens
             usage = usage_of(len(output.prompt_token_ids), num_tokens, output.num_cached_tokens)
-        return [_encode(self._completion([shown], usage))]
+        return [_encode(self._completion([shown], usage, ticket))]
 
     def usage_chunk(self) -> bytes | None:
         """The chunk behind all others."""
@@ -72,9 +73,16 @@ class CompletionAnswer:
             usage = usage_of(usage.prompt_tokens, 0, usage.prompt_tokens_details.cached_tokens)
         return _encode(self._completion([], usage))
 
-    def _completion(self, choices: list[CompletionChoice], usage: Usage | UnsetType) -> Completion:
+    def _completion(
+        self, choices: list[CompletionChoice], usage: Usage | UnsetType, ticket: Ticket | None = None
+    ) -> Completion:
         return Completion(
-            id=self._ask.id, created=self._ask.created, model=self._ask.model, choices=choices, usage=usage
+            id=self._ask.id,
+            created=self._ask.created,
+            model=self._ask.model,
+            choices=choices,
+            usage=usage,
+            kv_transfer_params=self._ask.ticket_params(ticket),
         )
 
     def _best(self, choices: list[Choice]) -> list[Choice]:

@@ -30,7 +30,7 @@ async def create_completion(http: HttpRequest) -> Response:
     """Complete one or several prompts, as a whole or as a stream."""
     ask = await read_ask(http, CompletionRequest, "cmpl")
     body = ask.body
-    _refuse_unsupported(body)
+    _refuse_unsupported(ask)
     prompts = [_cut(ask, prompt) for prompt in await completion_prompts(ask.server, body)]
     requests = [_request(ask, prompt) for prompt in prompts]
     answer = CompletionAnswer(ask, prompts)
@@ -45,10 +45,12 @@ async def create_completion(http: HttpRequest) -> Response:
             pieces = events(generation, first, answer, ask.interval)
             return EventStream(pieces, stack.pop_all(), generation.deadline_s)
         await generation.finish(first)
-        return Response(msgspec.json.encode(answer.whole(generation.collectors)), media_type="application/json")
+        whole = answer.whole(generation.collectors, generation.ticket)
+        return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
-def _refuse_unsupported(body: CompletionRequest) -> None:
+def _refuse_unsupported(ask: Asking[CompletionRequest]) -> None:
+    body = ask.body
     if body.suffix:
         raise RequestError("suffix is not supported", param="suffix")
     if body.prompt_embeds is not None:
@@ -65,6 +67,8 @@ def _refuse_unsupported(body: CompletionRequest) -> None:
             )
         if body.stream and body.best_of > body.num_choices:
             raise RequestError("best_of is not possible with stream=true", param="best_of")
+    if ask.handoff is not None and _num_prompts(body) > 1:
+        raise RequestError("kv_transfer_params needs one prompt; send a request for each", param="prompt")
     num_choices = _num_prompts(body) * min(MAX_N, max(1, body.best_of or body.num_choices))
     if num_choices > MAX_CHOICES:
         raise RequestError(
@@ -107,4 +111,4 @@ def _request(ask: Asking[CompletionRequest], prompt: Prompt) -> Request:
     )
     if body.echo and body.logprobs is not None:
         params = replace(params, prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
-    return engine_request(ask.server, body, params, prompt.token_ids, ask.server.engine_id(ask.id))
+    return engine_request(ask.server, body, params, prompt.token_ids, ask.server.engine_id(ask.id), ask.handoff)

@@ -9,6 +9,7 @@ from enum import Enum
 
 from starlette.types import Receive
 
+from baton.core.handoff import Ticket
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.server.engine_client import DeltaStream
 from baton.server.errors import ApiError, ClientGoneError
@@ -40,6 +41,7 @@ class Generation:
 
     Attributes:
         collectors: what has come so far, one a prompt.
+        ticket: of a giver whose prefill is over.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Generation:
         self._num_pumping = 0
         self._error: Exception | None = None
         self.ending: Ending | None = None
+        self.ticket: Ticket | None = None
         self.collectors = [
             OutputCollector(
                 request,
@@ -95,6 +98,7 @@ class Generation:
         for request in self._requests:
             self._streams.append(self._server.engine.submit(request))
             self._metrics.append(self._measure(request))
+            self._trace(request)
         self._tasks.append(asyncio.create_task(self._watch_client()))
         timeout_s = self._server.config.request_timeout_s
         if timeout_s is not None:
@@ -108,6 +112,12 @@ class Generation:
         metrics = self._server.metrics
         return None if metrics is None else metrics.start(request, arrival_s=self.arrival_s, headers=self._headers)
 
+    def _trace(self, request: Request) -> None:
+        traceparent = (self._headers or {}).get("traceparent")
+        self._server.traces.start(
+            request, self._server.engine.info.peer, arrival_s=self.arrival_s, traceparent=traceparent
+        )
+
     async def __aexit__(self, *error: object) -> None:
         """Free what the request still holds in the engine."""
         self._server.num_open -= 1
@@ -117,6 +127,7 @@ class Generation:
             task.cancel()
         for stream in self._streams:
             stream.cancel()
+            self._server.traces.finish(stream.request_id, time.time())
         failed = bool(error and error[0]) and self.ending is None
         for metrics in self._metrics:
             if metrics is not None:
@@ -143,6 +154,9 @@ class Generation:
         if not batch and self.ending is not None:
             raise self._ended()
         for _, delta in batch:
+            self.ticket = delta.ticket or self.ticket
+            if delta.finish_reason is FinishReason.ERROR and delta.error is not None:
+                raise ApiError(503, delta.error, retry=True)
             if delta.finish_reason is FinishReason.ERROR:
                 raise ApiError(
                     422, "the grammar cannot be followed: no token continues its text, or it is too ambiguous"

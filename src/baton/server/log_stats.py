@@ -39,7 +39,7 @@ def moment(figures: EngineFigures, time_s: float) -> Moment:
     stats = figures.stats
     return Moment(
         time_s=time_s,
-        prompt_tokens=figures.prompt_tokens - figures.cached_tokens,
+        prompt_tokens=figures.computed_tokens,
         generation_tokens=figures.generation_tokens,
         prefix_query_tokens=stats.prefix_query_tokens,
         prefix_hit_tokens=stats.prefix_hit_tokens,

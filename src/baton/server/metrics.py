@@ -10,8 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import msgspec
+
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.obs.figures import EngineFigures
+from baton.obs.handoff import HandoffFigures
 from baton.obs.metrics import Exposition
 from baton.obs.timeline import Timeline
 from baton.obs.trace import RequestTracer
@@ -26,7 +29,7 @@ _RANKS = (50, 90, 99)
 class RequestMetrics:
     """One live request. Made by `ServerMetrics.start`."""
 
-    __slots__ = ("_cached", "_ended", "_headers", "_live", "_metrics", "_prefilled", "_request")
+    __slots__ = ("_cached", "_ended", "_headers", "_landed", "_live", "_metrics", "_prefilled", "_request")
 
     def __init__(
         self, metrics: ServerMetrics, request: Request, arrival_s: float, headers: Mapping[str, str] | None
@@ -36,6 +39,7 @@ class RequestMetrics:
         self._headers = headers
         self._cached = 0
         self._prefilled = False
+        self._landed = False
         self._live = {index: Timeline(arrival_s=arrival_s) for index in range(request.params.n)}
         self._ended: list[Timeline] = []
 
@@ -55,6 +59,10 @@ class RequestMetrics:
         for timeline in self._live.values():
             if timeline.admitted_s is None:
                 timeline.admitted_s = now
+
+    def landed(self) -> None:
+        """The KV of its prompt came from another engine. `on_output` calls this."""
+        self._landed = True
 
     def delta(self, delta: SequenceDelta, now: float) -> None:
         """Count what a step brought. `on_output` calls this."""
@@ -89,10 +97,13 @@ class RequestMetrics:
         if not self._prefilled:
             self._prefilled = True
             num_tokens = len(self._request.prompt_token_ids)
+            num_received = num_tokens - self._cached if self._landed else 0
+            num_computed = num_tokens - self._cached - num_received
             figures.prompt_tokens += num_tokens
             figures.cached_tokens += self._cached
-            figures.prefill_computed.observe(num_tokens - self._cached)
-            metrics.prompt_rate.add(num_tokens - self._cached, now)
+            figures.received_tokens += num_received
+            figures.prefill_computed.observe(num_computed)
+            metrics.prompt_rate.add(num_computed, now)
 
     def _end(self, index: int, reason: FinishReason, now: float) -> None:
         timeline = self._live.pop(index, None)
@@ -143,13 +154,15 @@ class ServerMetrics:
         start = time.time() if now is None else now
         self.info = info
         self.model_name = model_name
-        self.figures = EngineFigures(info.max_model_len)
+        self.figures = EngineFigures(info.max_model_len, hands_over=info.peer is not None)
         self.prompt_rate = Rate(RATE_WINDOW_S, start)
         self.generation_rate = Rate(RATE_WINDOW_S, start)
         self.recent_first_token = Recent(LATENCY_WINDOW_S)
         self.recent_per_token = Recent(LATENCY_WINDOW_S)
+        self.recent_exposed = Recent(LATENCY_WINDOW_S)
         self._tracer = tracer
         self._requests: dict[str, RequestMetrics] = {}
+        self._taking: dict[str, RequestMetrics] = {}  # by transfer_id
         self._exposition = Exposition(
             self.figures,
             model_name=model_name,
@@ -177,6 +190,8 @@ class ServerMetrics:
         arrival_s = time.time() if arrival_s is None else arrival_s
         live = RequestMetrics(self, request, arrival_s, headers)
         self._requests[request.request_id] = live
+        if request.handoff is not None and not request.handoff.gives:
+            self._taking[request.handoff.transfer_id] = live
         return live
 
     def rejected(self, reason: str = "max_num_queued_reqs") -> None:
@@ -188,6 +203,8 @@ class ServerMetrics:
         self.figures.stats = output.stats
         if output.num_tokens:
             self.figures.step_tokens.observe(output.num_tokens)
+        if self.figures.handoff is not None:
+            self._handoffs(output, self.figures.handoff)
         for admitted in output.admitted:
             live = self._requests.get(admitted.request_id)
             if live is not None:
@@ -197,9 +214,25 @@ class ServerMetrics:
             if live is not None:
                 live.delta(delta, output.time_s)
 
+    def _handoffs(self, output: Output, figures: HandoffFigures) -> None:
+        if output.transfer_stats is not None:
+            figures.stats = output.transfer_stats
+        for record in output.transfers:
+            figures.observe(record)
+            self.recent_exposed.add(record.exposed_s, output.time_s)
+        for moment in output.moments:
+            live = self._taking.get(moment.transfer_id)
+            if live is not None and moment.what == "reserve":
+                live.admitted(moment.time_s)
+            elif live is not None and moment.what == "landed":
+                live.landed()
+
     def closed(self, request: Request, ended: list[Timeline], headers: Mapping[str, str] | None) -> None:
         """All sequences of a request ended. `RequestMetrics` calls this."""
-        self._requests.pop(request.request_id, None)
+        live = self._requests.pop(request.request_id, None)
+        handoff = request.handoff
+        if handoff is not None and live is not None and self._taking.get(handoff.transfer_id) is live:
+            del self._taking[handoff.transfer_id]
         if self._tracer is not None:
             self._tracer.record(request, ended, model_name=self.model_name, headers=headers or {})
 
@@ -221,6 +254,21 @@ class ServerMetrics:
             "ttft_ms": _milliseconds(self.recent_first_token, now),
             "tpot_ms": _milliseconds(self.recent_per_token, now),
             "requests_finished": sum(figures.success.values()),
+        }
+
+    def handoff_snapshot(self, now: float | None = None) -> dict[str, object] | None:
+        """The figures behind `handoff` of GET /stats; None for an engine without a peer."""
+        handoff, stats = self.figures.handoff, self.figures.stats
+        if handoff is None:
+            return None
+        return {
+            **msgspec.to_builtins(handoff.stats),
+            "num_transfers": handoff.num_bytes.count,
+            "num_fallbacks": stats.num_fallbacks,
+            "pinned_blocks": stats.pinned_blocks,
+            "num_bytes": round(handoff.num_bytes.total),
+            "early_share": handoff.early_share,
+            "exposed_ms": _milliseconds(self.recent_exposed, time.time() if now is None else now),
         }
 
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from baton.obs.metrics import CONTENT_TYPE
 from baton.server.metrics import ServerMetrics
+from baton.wire.engine import PeerInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +64,15 @@ def _hashes(html: str, tag: str) -> str:
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
-def routes(metrics: ServerMetrics, *, chat: bool, state: Callable[[], str]) -> list[Route]:
+def routes(
+    metrics: ServerMetrics, *, chat: bool, state: Callable[[], str], peer: Callable[[], PeerInfo | None] = lambda: None
+) -> list[Route]:
     """GET and HEAD of /, /stats and /metrics.
 
     Args:
         chat: the model has a chat template; without one the page offers completions only.
         state: the engine's state at this moment: "starting", "ready" or "dead".
+        peer: what the engine is to others at this moment; another incarnation has another id.
     """
     page = load_page()
     headers = {
@@ -83,6 +88,9 @@ def routes(metrics: ServerMetrics, *, chat: bool, state: Callable[[], str]) -> l
 
     async def show_stats(_: Request) -> Response:
         body = {"state": state(), "served": served, **metrics.snapshot()}
+        known, figures = peer(), metrics.handoff_snapshot()
+        if known is not None and figures is not None:
+            body["handoff"] = {**msgspec.to_builtins(known), **figures}
         return JSONResponse(body, headers={"Cache-Control": "no-store"})
 
     async def show_metrics(_: Request) -> Response:

@@ -73,8 +73,6 @@ def _check(ask: GenerationFields, n: int) -> None:
         raise RequestError(f"n must be at most {MAX_N}, got {n}", param="n")
     if n > 1 and is_greedy(ask.temperature):
         raise RequestError(f"n must be 1 with temperature 0 (all choices would be the same), got {n}", param="n")
-    if ask.kv_transfer_params:
-        raise RequestError("kv_transfer_params is not supported: this engine has no peer", param="kv_transfer_params")
     if ask.stream_options is not None and not ask.stream:
         raise RequestError("stream_options needs stream=true", param="stream_options")
     if ask.prompt_logprobs is not None and ask.stream:

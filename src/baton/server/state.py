@@ -13,6 +13,7 @@ from baton.core.errors import RequestError
 from baton.server.config import ServerConfig
 from baton.server.engine_client import EngineClient, EngineState
 from baton.server.errors import ApiError
+from baton.server.handoff_traces import HandoffTraces
 from baton.server.limits import BodyReader
 from baton.server.token_texts import TokenTexts
 from baton.server.tools.parser import detect_tool_format
@@ -29,6 +30,7 @@ class ServerState:
         tool_format: name of the tool parser; None: the model is not known to call tools.
         tokenizer_or_none: None for a model without one; then prompts are token ids and answers have no text.
         bodies: reads those of requests.
+        traces: of recent hand-offs.
         num_open: generations that have not been answered to the end.
         started_s: seconds since the epoch.
     """
@@ -42,6 +44,7 @@ class ServerState:
         self.token_texts = TokenTexts(tokenizer)
         self.metrics = metrics
         self.bodies = BodyReader(config.max_body_bytes)
+        self.traces = HandoffTraces()
         self.num_open = 0
         self.started_s = int(time.time())
         self.tool_format = config.tool_parser or detect_tool_format(self._tool_template, engine.info.architecture)

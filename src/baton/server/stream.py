@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from baton.core.handoff import Ticket
 from baton.core.request import SequenceDelta
 from baton.server.choice import Choice, Piece, choices_of
 from baton.server.generation import Generation
@@ -16,8 +17,8 @@ Batch = list[tuple[int, SequenceDelta]]
 class Writer(Protocol):
     """Encodes the chunks of one endpoint."""
 
-    def chunks(self, choice: Choice, piece: Piece) -> list[bytes]:
-        """JSON of the chunks that show a piece; may be none."""
+    def chunks(self, choice: Choice, piece: Piece, ticket: Ticket | None) -> list[bytes]:
+        """JSON of the chunks that show a piece; may be none. ticket: to be shown in the last of them."""
 
     def usage_chunk(self) -> bytes | None:
         """JSON of the chunk behind all others, if the client asked for one."""
@@ -43,8 +44,10 @@ async def events(generation: Generation, first: Batch, writer: Writer, interval:
         out: list[bytes] = []
         for choice in touched.values():
             if choice.due(interval):
-                out += [event(chunk) for chunk in writer.chunks(choice, choice.take())]
+                piece = choice.take()
                 num_open -= choice.done
+                ticket = None if num_open else generation.ticket
+                out += [event(chunk) for chunk in writer.chunks(choice, piece, ticket)]
         if out:
             yield out[0] if len(out) == 1 else b"".join(out)
         batch = await generation.next() if num_open else []

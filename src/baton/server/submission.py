@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from baton.core.errors import RequestError
+from baton.core.handoff import Handoff
 from baton.core.request import Request
 from baton.core.sampling import SamplingParams
 from baton.core.validation import check_request
@@ -14,7 +15,12 @@ from baton.wire.openai.common import GenerationFields
 
 
 def engine_request(
-    server: ServerState, ask: GenerationFields, params: SamplingParams, token_ids: list[int], request_id: str
+    server: ServerState,
+    ask: GenerationFields,
+    params: SamplingParams,
+    token_ids: list[int],
+    request_id: str,
+    handoff: Handoff | None = None,
 ) -> Request:
     """A request with everything filled in that only the server knows: seed, bad words as tokens, the model's ends.
 
@@ -37,6 +43,7 @@ def engine_request(
         priority=ask.priority or 0,
         cache_salt=ask.cache_salt or "",
         eos_token_ids=info.eos_token_ids,
+        handoff=handoff,
     )
     check_request(request, vocab_size=info.vocab_size, max_model_len=info.max_model_len)
     return request

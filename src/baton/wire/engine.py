@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from baton.core import exchange
 from baton.core.exchange import TransferRecord
 from baton.core.handoff import Role, TransferMode
 from baton.core.request import FinishReason, Request, SequenceDelta
@@ -96,6 +97,37 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     time_s: float
 
 
+class Moment(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Something happened to a hand-off.
+
+    Attributes:
+        what: "grant", "prefilled", "withdraw" (giver); "reserve", "forgo", "landed", "failed" (taker).
+        time_s: seconds since the epoch, on the engine's clock.
+    """
+
+    transfer_id: str
+    what: str
+    time_s: float
+
+
+_MARKED = (
+    exchange.Grant,
+    exchange.Prefilled,
+    exchange.Withdraw,
+    exchange.Reserve,
+    exchange.Forgo,
+    exchange.Landed,
+    exchange.Failed,
+)
+
+
+def moment_of(said: exchange.Command | exchange.Event, time_s: float) -> Moment | None:
+    """A command or event as a front is told of it; None for those that end no phase of a request."""
+    if not isinstance(said, _MARKED):
+        return None
+    return Moment(transfer_id=said.transfer_id, what=type(said).__name__.lower(), time_s=time_s)
+
+
 class Output(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
     """What one step brought.
 
@@ -104,6 +136,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
         num_tokens: tokens that ran through the model in it.
         transfers: hand-offs that this engine posted and that ended since the last Output.
         transfer_stats: None without a transfer thread.
+        moments: of hand-offs since the last Output, in order.
     """
 
     deltas: tuple[SequenceDelta, ...]
@@ -113,6 +146,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
     admitted: tuple[Admitted, ...] = ()
     transfers: tuple[TransferRecord, ...] = ()
     transfer_stats: TransferStats | None = None
+    moments: tuple[Moment, ...] = ()
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):

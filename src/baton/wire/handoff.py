@@ -118,14 +118,19 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Pull: the answer to Reserving once prefill has ended. block_ids: the giver's, of tokens [0, num_tokens)."""
+    """Pull: the answer to Reserving once prefill has ended.
+
+    Attributes:
+        block_ids: the giver's, of tokens [0, num_tokens).
+        digests: by taker rank, of what it is to read; None when not asked for.
+    """
 
     transfer_id: str
     rank: int
     block_ids: tuple[int, ...]
     num_tokens: int
     first_tokens: tuple[FirstToken, ...]
-    digest: bytes | None = None
+    digests: dict[int, bytes | None]
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from baton.wire.openai.common import GenerationFields, Int, PromptLogprobs, Usage
+from baton.wire.openai.handoff import TicketParams
 
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):
@@ -112,6 +113,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    kv_transfer_params: TicketParams | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,3 +146,4 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    kv_transfer_params: TicketParams | UnsetType = UNSET

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from baton.wire.openai.common import GenerationFields, Int, PromptLogprobs, Usage
+from baton.wire.openai.handoff import TicketParams
 
 PromptList = list[Int | str | list[Int]]
 
@@ -65,3 +66,4 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[CompletionChoice]
     usage: Usage | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
+    kv_transfer_params: TicketParams | UnsetType = UNSET
