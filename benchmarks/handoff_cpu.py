@@ -4,13 +4,14 @@
 
 Two engine processes, one core and one thread each, a random 8-layer model, NIXL over UCX's default transports.
 
-1. *Posting is off the loop*: the decode engine runs a few long sequences. In turns of `--turn-s` seconds, prompts of 4096 tokens arrive
-   at the prefill engine at `--rate` a second and are handed over ("with"), or are only prefilled there ("without"). The
-   prefill engine finds them in its prefix cache, so both turns cost it the same; the decode engine caches nothing, so every
-   hand-off moves the whole prompt. The requests ask for one token, which arrives with the hand-off, so that they add no decode
-   steps. Reported: p50 and p99 of the time between two tokens of the running sequences, by the decode engine's clock, and the ratio.
-2. *What crosses when*: fresh prompts of 8 chunks, one at a time. Reported: bytes, descriptors, blocks, the share of bytes posted
-   before prefill ended, and the time from the end of prefill to the last completion.
+1. *Posting is off the loop*: the decode engine runs a few long sequences. In turns of `--turn-s` seconds, prompts of
+   4096 tokens arrive at the prefill engine at `--rate` a second and are handed over ("with"), or are only prefilled
+   there ("without"). The prefill engine finds them in its prefix cache, so both turns cost it the same; the decode
+   engine caches nothing, so every hand-off moves the whole prompt. The requests ask for one token, which arrives with
+   the hand-off, so that they add no decode steps. Reported: p50 and p99 of the time between two tokens of the running
+   sequences, by the decode engine's clock, and the ratios.
+2. *What crosses when*: fresh prompts of 8 chunks, one at a time. Reported: bytes, descriptors, blocks, the share of
+   bytes posted before prefill ended, and the time from the end of prefill to the last completion.
 """
 
 from __future__ import annotations

@@ -218,3 +218,29 @@ def test_a_key_opens_one_table() -> None:
     open_sequence(cache, 1, PROMPT)
     with pytest.raises(AssertionError, match="already holds"):
         cache.begin(1, cache.chain("", 0), [])
+
+
+def test_a_whole_hit_leaves_nothing_to_compute() -> None:
+    cache = manager()
+    run_once(cache, 1, PROMPT[:8])
+    assert cache.find_hit(cache.chain("", 9), PROMPT[:8]) == [0]
+    assert cache.find_hit(cache.chain("", 9), PROMPT[:8], whole=True) == [0, 1]
+    assert cache.find_hit(cache.chain("", 9), PROMPT[:7], whole=True) == [0]
+
+
+def test_spare_blocks_count_against_what_fits() -> None:
+    cache = manager(num_blocks=4)
+    assert cache.fits([], 12, spare=1)
+    assert not cache.fits([], 12, spare=2)
+
+
+def test_a_table_changes_hands_with_its_digests() -> None:
+    cache = manager()
+    open_sequence(cache, 1, PROMPT)
+    chain = cache.chain("", 0)
+    cache.hand_over(1, 2, chain)
+    assert not cache.holds(1) and cache.table(2) == (0, 1, 2)
+    cache.publish(2, PROMPT, 10)
+    assert cache.find_hit(cache.chain("", 0), PROMPT) == [0, 1]
+    cache.release(2)
+    cache.check()

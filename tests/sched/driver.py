@@ -13,6 +13,7 @@ from random import Random
 
 from baton.cache.manager import CacheManager
 from baton.core.config import CacheConfig, SchedulerConfig
+from baton.core.handoff import FailurePolicy, Ticket
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.sampling import Grammar, GrammarKind, SamplingParams
 from baton.core.step import Step
@@ -36,6 +37,7 @@ class Setup:
     depth: int = 1
     caching: bool = True
     eos_rate: float = 0.05
+    handoff: FailurePolicy | None = None
 
 
 @dataclass
@@ -46,6 +48,8 @@ class Outcome:
     reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached: set[int] = field(default_factory=set)
+    ticket: Ticket | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Driver:
                 max_model_len=setup.max_model_len,
             ),
             self.cache,
+            setup.handoff,
         )
         self.runner = StubRunner(setup.block_tokens, VOCAB, setup.eos_rate)
         self.queue: deque[Queued] = deque()
@@ -97,7 +102,7 @@ class Driver:
         unfinished = [key for key in chosen if self.outcomes[key].reason is None]
         deltas = self.scheduler.finish(request_id, index, reason)
         assert [(delta.request_id, delta.index) for delta in deltas] == unfinished
-        self._take(deltas)
+        self.take(deltas)
 
     def schedule(self) -> bool:
         """Plan and queue one step if the device queue has room; whether one was planned."""
@@ -105,12 +110,16 @@ class Driver:
             return False
         step = self.scheduler.schedule()
         if step is None:
-            assert self.queue or self.network or not self.scheduler.has_work(), "nothing runs and nothing ever will"
+            assert self.waits() or not self.scheduler.has_work(), "nothing runs and nothing ever will"
             return False
         assert step.number == self.num_steps
         self.num_steps += 1
         self.queue.append(Queued(step, self._blocks_used(step), self._samplers(step)))
         return True
+
+    def waits(self) -> bool:
+        """Whether something may still happen that lets a step run."""
+        return bool(self.queue or self.network)
 
     def commit(self) -> bool:
         """Execute and commit the oldest queued step; whether there was one."""
@@ -119,7 +128,7 @@ class Driver:
         step = self.queue[0].step
         result = self.runner.execute(step)
         self.queue.popleft()
-        self._take(self.scheduler.commit(step, result))
+        self.take(self.scheduler.commit(step, result))
         return True
 
     def network_takes(self, count: int) -> None:
@@ -193,7 +202,8 @@ class Driver:
                 assert not ahead, f"constrained {request_id} runs ahead of its sample"
         return samplers
 
-    def _take(self, deltas: list[SequenceDelta]) -> None:
+    def take(self, deltas: list[SequenceDelta]) -> None:
+        """Note what arrived; each sequence ends once, with the logprobs that were asked for."""
         for delta in deltas:
             outcome = self.outcomes[delta.request_id, delta.index]
             params = self.requests[delta.request_id].params
@@ -207,6 +217,7 @@ class Driver:
             outcome.tokens += delta.token_ids
             outcome.reason = delta.finish_reason
             outcome.stop_token_id = delta.stop_token_id
+            outcome.ticket, outcome.error = delta.ticket, delta.error
             if delta.token_ids:
                 outcome.num_cached.add(delta.num_cached_tokens)
 
@@ -247,12 +258,14 @@ def expected(driver: Driver, request: Request, index: int) -> tuple[list[int], F
 def check_outcome(driver: Driver, request: Request, index: int, outcome: Outcome) -> None:
     """A sequence ended once, with the tokens of an undisturbed run (or a beginning of them, if it was aborted)."""
     tokens, reason, stop_token_id = expected(driver, request, index)
-    if outcome.reason is FinishReason.ABORT:
+    if outcome.reason in (FinishReason.ABORT, FinishReason.ERROR):
         assert outcome.tokens == tokens[: len(outcome.tokens)]
         return
     assert (outcome.tokens, outcome.reason, outcome.stop_token_id) == (tokens, reason, stop_token_id)
     (num_cached,) = outcome.num_cached
-    assert num_cached % driver.setup.block_tokens == 0 and 0 <= num_cached < len(request.prompt_token_ids)
+    least_computed = 0 if request.handoff is not None and not request.handoff.gives else 1
+    assert num_cached % driver.setup.block_tokens == 0
+    assert 0 <= num_cached <= len(request.prompt_token_ids) - least_computed
     assert driver.setup.caching or num_cached == 0
 
 

@@ -7,7 +7,7 @@ import pytest
 from baton.cache.manager import CacheManager
 from baton.cache.prefix import PrefixChain
 from baton.core.config import CacheConfig
-from baton.core.request import Request
+from baton.core.request import FinishReason, Request
 from baton.core.sampling import SamplingParams
 from baton.sched.roster import Roster
 from baton.sched.sequence import Sequence
@@ -46,11 +46,11 @@ def test_the_queue_is_by_priority_then_arrival() -> None:
     for seq in seqs:
         queue.enqueue(seq)
     assert queue.next_waiting() is seqs[2]
-    queue.finish(seqs[2])
+    queue.finish(seqs[2], FinishReason.ABORT)
     assert queue.next_waiting() is seqs[1]
-    queue.finish(seqs[1])
+    queue.finish(seqs[1], FinishReason.ABORT)
     assert queue.next_waiting() is seqs[0]
-    queue.finish(seqs[0])
+    queue.finish(seqs[0], FinishReason.ABORT)
     assert queue.next_waiting() is None
 
 
@@ -84,7 +84,7 @@ def test_a_sequence_can_end_in_any_state(status: Status) -> None:
         start(where, seq)
     if status is Status.PREEMPTED:
         where.preempt(seq)
-    where.finish(seq)
+    where.finish(seq, FinishReason.ABORT)
     assert seq.status is Status.FINISHED
     assert (where.running, where.next_waiting(), where.slots.num_free, where.cache.usage.used) == ([], None, 4, 0)
     where.check()

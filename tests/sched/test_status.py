@@ -9,6 +9,13 @@ from baton.sched.status import Status, advance
 LEGAL = {
     (Status.WAITING, Status.RUNNING),
     (Status.WAITING, Status.FINISHED),
+    (Status.WAITING, Status.RESERVED),
+    (Status.RESERVED, Status.WAITING),
+    (Status.RESERVED, Status.LANDED),
+    (Status.RESERVED, Status.FINISHED),
+    (Status.LANDED, Status.RUNNING),
+    (Status.LANDED, Status.PREEMPTED),
+    (Status.LANDED, Status.FINISHED),
     (Status.RUNNING, Status.PREEMPTED),
     (Status.RUNNING, Status.FINISHED),
     (Status.PREEMPTED, Status.RUNNING),

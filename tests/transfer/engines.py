@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -141,18 +141,19 @@ async def pair(
     """Two engine processes. handoff: options of both; prefill, decode: engine options of one of them."""
     both = {"transfer": mode, **(handoff or {})}
     roles = (("prefill", prefill or {}), ("decode", decode or {}))
-    engines = [
-        running(model, HandoffOptions(**{"role": role, **both}), **{**options, **changes}) for role, changes in roles
-    ]
+    async with together(
+        [running(model, HandoffOptions(**{"role": role, **both}), **{**options, **own}) for role, own in roles]
+    ) as (giver, taker):
+        yield Pair(giver, taker, mode)
+
+
+@asynccontextmanager
+async def together(engines: Sequence[AbstractAsyncContextManager[RunningEngine]]) -> AsyncIterator[list[RunningEngine]]:
+    """Several engines, which load at the same time."""
     async with AsyncExitStack() as stack:
-        # Both load at the same time.
         starting = [asyncio.create_task(engine.__aenter__()) for engine in engines]
         done = await asyncio.gather(*starting, return_exceptions=True)
         for engine, outcome in zip(engines, done, strict=True):
             if not isinstance(outcome, BaseException):
                 stack.push_async_exit(engine)
-        for outcome in done:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        giver, taker = await starting[0], await starting[1]
-        yield Pair(giver, taker, mode)
+        yield [await each for each in starting]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +20,10 @@ import pytest
 from baton import LLM, SamplingParams
 from baton.core.request import Request
 from baton.core.sampling import Grammar, GrammarKind
+from baton.engine.handoff_options import HandoffOptions
 from tests.conftest import BYTES, END
 from tests.models.harness import TINY
-from tests.transfer.engines import FLOAT32_CPU, Answer, Pair, pair
+from tests.transfer.engines import FLOAT32_CPU, Answer, Pair, pair, running, together
 
 pytestmark = pytest.mark.torch
 
@@ -101,10 +103,10 @@ async def limited(runs: Sequence[Any]) -> list[list[Answer]]:
 async def warm_up(pair: Pair, found: Sequence[Case]) -> None:
     """Let the engines see what the cases say that they have seen."""
     short = replace(GREEDY, max_tokens=1)
-    for i, case in enumerate(found):
+    for case in found:
         for engine, seen in ((pair.prefill, case.seen_by_prefill), (pair.decode, case.seen_by_decode)):
             if seen:
-                await engine.run(request(f"seen-{i}", case.prompt[:seen], short))
+                await engine.run(request(f"seen-{secrets.token_hex(8)}", case.prompt[:seen], short))
 
 
 def expected_bytes(num_tokens: int, num_cached: int, prefill_block: int, decode_block: int) -> int:
@@ -127,30 +129,43 @@ def oracle(single: LLM, found: Sequence[Case]) -> list[list[list[int]]]:
 
 
 @pytest.mark.parametrize("mode", ["push", "pull"])
-@pytest.mark.parametrize("decode_block", SIZES)
-@pytest.mark.parametrize("prefill_block", SIZES)
-def test_tokens_and_bytes(text_model: Path, single: LLM, prefill_block: int, decode_block: int, mode: str) -> None:
-    found = cases(prefill_block, decode_block)
-    assert len(found) == 24  # 9 pairings: 216 prompts a mode
+def test_tokens_and_bytes(text_model: Path, single: LLM, mode: str) -> None:
+    """Three prefill and three decode engines of different block sizes: each hands over to each."""
+
+    def engine(role: str, size: int) -> Any:
+        handoff = HandoffOptions(role=role, transfer=mode, verify_handoff=True)
+        options = {"debug_poison": True, "max_num_batched_tokens": CHUNK, "kv_cache_tokens": 4096}
+        return running(text_model, handoff, block_size=size, **options)
 
     async def body() -> None:
-        options = {"debug_poison": True, "max_num_batched_tokens": CHUNK, "kv_cache_tokens": 4096}
-        sizes = {"prefill": {"block_size": prefill_block}, "decode": {"block_size": decode_block}}
-        async with pair(text_model, mode, handoff=VERIFIED, **sizes, **options) as both:
-            await warm_up(both, found)
-            requests = [request(f"case-{i}", case.prompt, case.params) for i, case in enumerate(found)]
-            answers = await limited([both.run(each) for each in requests])
-            await both.prefill.idle()
-            await both.decode.idle()
-            assert [tokens(each) for each in answers] == oracle(single, found)
-            for each, case, got in zip(requests, found, answers, strict=True):
-                cached = got[0].num_cached_tokens
-                assert cached >= case.seen_by_decode // decode_block * decode_block
-                bytes_due = expected_bytes(len(case.prompt), cached, prefill_block, decode_block)
-                assert both.record(each.request_id).num_bytes == bytes_due, (each.request_id, cached)
-            assert both.decode.local.client.stats.num_fallbacks == 0
+        async with together([engine(role, size) for role in ("prefill", "decode") for size in SIZES]) as engines:
+            givers, takers = zip(SIZES, engines[:3], strict=True), list(zip(SIZES, engines[3:], strict=True))
+            for giver_block, giver in givers:
+                for taker_block, taker in takers:
+                    await check_pairing(Pair(giver, taker, mode), single, giver_block, taker_block)
+            for each in engines:
+                assert each.local.client.stats.num_fallbacks == 0
 
     asyncio.run(body())
+
+
+async def check_pairing(both: Pair, single: LLM, prefill_block: int, decode_block: int) -> None:
+    """Tokens of all sequences, and bytes of all hand-offs."""
+    found = cases(prefill_block, decode_block)
+    assert len(found) == 24  # 9 pairings: 216 prompts a mode
+    await warm_up(both, found)
+    requests = [
+        request(f"{prefill_block}-{decode_block}-{i}", case.prompt, case.params) for i, case in enumerate(found)
+    ]
+    answers = await limited([both.run(each) for each in requests])
+    await both.prefill.idle()
+    await both.decode.idle()
+    assert [tokens(each) for each in answers] == oracle(single, found)
+    for each, case, got in zip(requests, found, answers, strict=True):
+        cached = got[0].num_cached_tokens
+        assert cached >= case.seen_by_decode // decode_block * decode_block
+        bytes_due = expected_bytes(len(case.prompt), cached, prefill_block, decode_block)
+        assert both.record(each.request_id).num_bytes == bytes_due, (each.request_id, cached)
 
 
 @pytest.mark.parametrize("mode", ["push", "pull"])

@@ -36,7 +36,7 @@ class CacheManager:
     """Hands blocks to sequences (named by an integer key) and finds prefixes.
 
     A sequence's life: `find_hit` -> `fits` -> `begin` -> `grow` ... `publish` ... -> `release`.
-    Reservations for a peer will take blocks from `pool.allocate` and give them back by `pool.release`.
+    Between `begin` and `publish` another engine may write the blocks instead of a step; see `sched/pins.py`.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -71,9 +71,13 @@ class CacheManager:
         scope = "shared" if self.config.enable_prefix_caching else f"request {request_key}"
         return PrefixChain(seed_digest(self.config.fingerprint, cache_salt, scope), self.config.block_tokens)
 
-    def find_hit(self, chain: PrefixChain, tokens: Sequence[int]) -> list[int]:
-        """Longest cached run of full blocks from the start of tokens; at least one token is left to compute."""
-        limit = (len(tokens) - 1) // self.config.block_tokens
+    def find_hit(self, chain: PrefixChain, tokens: Sequence[int], *, whole: bool = False) -> list[int]:
+        """Longest cached run of full blocks from the start of tokens.
+
+        Args:
+            whole: the hit may cover all tokens; otherwise at least one is left to compute.
+        """
+        limit = (len(tokens) if whole else len(tokens) - 1) // self.config.block_tokens
         hit: list[int] = []
         for digest in chain.extend(tokens, limit)[:limit]:
             block = self._index.find(digest)
@@ -82,10 +86,10 @@ class CacheManager:
             hit.append(block)
         return hit
 
-    def fits(self, hit: Sequence[int], num_tokens: int) -> bool:
-        """Whether `begin` with this hit and `grow` to num_tokens would succeed now."""
+    def fits(self, hit: Sequence[int], num_tokens: int, spare: int = 0) -> bool:
+        """Whether `begin` with this hit and `grow` to num_tokens would succeed now, and leave `spare` blocks free."""
         revived = sum(self.pool.is_free(block) for block in hit)
-        return self.blocks_for(num_tokens) - len(hit) + revived <= self.pool.num_free
+        return self.blocks_for(num_tokens) - len(hit) + revived + spare <= self.pool.num_free
 
     def begin(self, key: int, chain: PrefixChain, hit: Sequence[int]) -> None:
         """Open a table that starts with the blocks of a hit."""
@@ -97,13 +101,20 @@ class CacheManager:
         """Blocks by which the table is too short for num_tokens."""
         return max(0, self.blocks_for(num_tokens) - len(self._entries[key].table))
 
-    def grow(self, key: int, num_tokens: int) -> tuple[int, ...] | None:
-        """Make the table cover num_tokens. Returns the new blocks (maybe none), or None if too few are free."""
+    def grow(self, key: int, num_tokens: int, *, in_runs: bool = False) -> tuple[int, ...] | None:
+        """Make the table cover num_tokens. Returns the new blocks (maybe none), or None if too few are free.
+
+        Args:
+            in_runs: prefer long runs of neighbours: another engine will write them.
+        """
         missing = self.missing(key, num_tokens)
         if missing == 0:
             return ()
         table = self._entries[key].table
-        new = self.pool.allocate(missing, after=table[-1] if table else None)
+        if in_runs:
+            new = self.pool.allocate_runs(missing)
+        else:
+            new = self.pool.allocate(missing, after=table[-1] if table else None)
         if new is None:
             return None
         table += new
@@ -127,6 +138,12 @@ class CacheManager:
         assert child not in self._entries, f"sequence {child} already holds blocks"
         self._entries[child] = _Entry(chain, shared + tail, min(parent.num_published, num_full))
         return (*shared, *tail), tuple((parent.table[num_full], block) for block in tail)
+
+    def hand_over(self, key: int, heir: int, chain: PrefixChain) -> None:
+        """The table of `key` becomes that of `heir`, whose tokens are the same so far."""
+        assert heir not in self._entries, f"sequence {heir} already holds blocks"
+        entry = self._entries[heir] = self._entries.pop(key)
+        entry.chain = chain
 
     def table(self, key: int) -> tuple[int, ...]:
         """Blocks of a sequence, in order."""

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+
+from baton.cache.runs import longest_runs
 
 
 def _ignore(block: int) -> None:
     """Nobody wants to know about evictions."""
+
+
+def _ignore_all(blocks: Sequence[int]) -> None:
+    """Nobody wants to know who gets blocks."""
 
 
 class BlockPool:
@@ -25,11 +31,15 @@ class BlockPool:
     Args:
         num_blocks: size of the pool.
         on_evict: called with a cached block when its content is given up.
+
+    Attributes:
+        on_allocate: called with blocks that change hands, before their new owner knows them.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None] = _ignore) -> None:
         self.num_blocks = num_blocks
         self._on_evict = on_evict
+        self.on_allocate: Callable[[Sequence[int]], None] = _ignore_all
         self._refs = [0] * num_blocks
         self._last_step = [-1] * num_blocks
         self._cached = [False] * num_blocks
@@ -93,9 +103,26 @@ class BlockPool:
             del self._clean[block]
             blocks.append(block)
             after = block
+        return self._hand_out(blocks, count)
+
+    def allocate_runs(self, count: int) -> list[int] | None:
+        """The same, for blocks that a transfer will write: clean blocks go by the length of their runs.
+
+        Looks at every clean block: O(n log n).
+        """
+        if count > self.num_free:
+            return None
+        blocks = longest_runs(self._clean, count)
+        for block in blocks:
+            del self._clean[block]
+        return self._hand_out(blocks, count)
+
+    def _hand_out(self, blocks: list[int], count: int) -> list[int]:
+        """These blocks and as many evicted ones as are missing get an owner."""
         blocks += sorted(self._evict() for _ in range(count - len(blocks)))
         for block in blocks:
             self._refs[block] = 1
+        self.on_allocate(blocks)
         return blocks
 
     def _evict(self) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from baton.core.errors import EngineDeadError
+from baton.core.exchange import Command, Event
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.stats import SchedulerStats
 from baton.core.step import Step
 from baton.engine.executor import Executor, Pending
+from baton.engine.poison import Poison
 from baton.sched.scheduler import Scheduler
 
 _PLAIN, _ASYNC = 1, 2
@@ -26,17 +28,21 @@ class Engine:
         scheduler: decides.
         executor: runs steps in order.
         async_scheduling: keep two steps in flight, so that one is planned while another runs; otherwise one.
+        poison: debugging of blocks that change hands; None: off.
 
     Attributes:
         on_plan: called with every step just planned, before it runs.
         committed: the step whose deltas the last call of step() returned; None if none completed.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, *, async_scheduling: bool) -> None:
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, *, async_scheduling: bool, poison: Poison | None = None
+    ) -> None:
         self._scheduler = scheduler
         self._executor = executor
         self._in_flight: deque[tuple[Step, Pending]] = deque()
         self._depth = _ASYNC if async_scheduling else _PLAIN
+        self._poison = poison
         self._death: str | None = None
         self.on_plan: Callable[[Step], None] | None = None
         self.committed: Step | None = None
@@ -61,9 +67,36 @@ class Engine:
         """
         return [] if self._death else self._scheduler.finish(request_id, index, reason)
 
+    def commands(self) -> Sequence[Command]:
+        """What the transfer thread must be told since the last call, in order. Ask after every other call."""
+        commands = self._scheduler.take_commands()
+        if self._poison is not None:
+            self._poison.note(commands)
+        return commands
+
+    def deliver(self, event: Event) -> list[SequenceDelta]:
+        """The transfer thread says that something happened.
+
+        Returns:
+            What it means to sequences: first tokens that landed, or ends.
+
+        Raises:
+            EngineDeadError: the event contradicts an earlier one; the cause is chained.
+        """
+        if self._death is not None:
+            return []
+        with self._fatal(BaseException):
+            if self._poison is not None:
+                self._poison.check(event)
+            return self._scheduler.on_event(event)
+
     def has_work(self) -> bool:
-        """Whether a further call of step() can change anything."""
-        return self._death is None and (bool(self._in_flight) or self._scheduler.has_work())
+        """Whether a further call of step() can change anything.
+
+        False too while all that is alive waits for another engine: then wait for an event to deliver.
+        """
+        waits = self._scheduler.stalled or not self._scheduler.has_work()
+        return self._death is None and (bool(self._in_flight) or not waits)
 
     def step(self) -> list[SequenceDelta]:
         """Plan as far ahead as allowed, then wait for the oldest step; returns what it added to its sequences.

@@ -6,10 +6,13 @@ That order is what the scheduler's plans and the fence rule rest on. The caller 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from baton.core.step import Step, StepResult
+
+T = TypeVar("T")
 
 
 class Runner(Protocol):
@@ -31,6 +34,9 @@ class Executor(Protocol):
 
     def submit(self, step: Step) -> Pending:
         """Queue a step behind those submitted before."""
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Do something where steps run, behind those submitted before, and wait for it; raises what it raises."""
 
     def shutdown(self) -> None:
         """Wait for the running step, drop those behind it, release what the executor holds."""
@@ -60,6 +66,10 @@ class ThreadExecutor:
     def submit(self, step: Step) -> Pending:
         """Queue the step."""
         return self._pool.submit(self._runner.execute, step)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Do something in the thread, behind the steps submitted before, and wait for it."""
+        return self._pool.submit(work).result()
 
     def shutdown(self) -> None:
         """Wait for the running step, drop those behind it, end the thread."""

@@ -42,6 +42,7 @@ class LoadedRunner:
         grammars: compiles constraints; None without a tokenizer.
         dtype: of weights, activations and KV, as a key of DTYPE_BYTES.
         fingerprint: of the model as it is served, see ModelConfig.fingerprint.
+        weights_digest: of the checkpoint.
     """
 
     runner: ModelRunner
@@ -53,6 +54,7 @@ class LoadedRunner:
     eos_token_ids: frozenset[int]
     dtype: str
     fingerprint: str
+    weights_digest: str
 
 
 def load_runner(options: EngineOptions, device: str, tokenizer: Tokenizer | None) -> LoadedRunner:
@@ -104,6 +106,7 @@ def load_runner(options: EngineOptions, device: str, tokenizer: Tokenizer | None
         eos_token_ids=eos_token_ids,
         dtype=dtype,
         fingerprint=config.fingerprint(dtype),
+        weights_digest=loaded.weights_digest,
     )
 
 

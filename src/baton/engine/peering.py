@@ -61,7 +61,11 @@ def open_peering(
         role=role,
         mode=mode,
         facts=model_facts(
-            loaded.config, dtype=loaded.dtype, kv_dtype=loaded.dtype, tokenizer_digest=_tokenizer_digest(tokenizer)
+            loaded.config,
+            dtype=loaded.dtype,
+            kv_dtype=loaded.dtype,
+            tokenizer_digest=_tokenizer_digest(tokenizer),
+            weights_digest=loaded.weights_digest,
         ),
         bind_host=options.side_channel_host,
         bind_port=options.side_channel_port,

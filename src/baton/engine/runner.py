@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from baton.core.errors import RequestError
 from baton.core.request import TokenLogprobs
 from baton.core.step import Admission, Step, StepResult
 from baton.engine.batch import Batch, BatchBuilder
 from baton.engine.grammar import GrammarCompiler, GrammarState, fill_mask
-from baton.engine.storage import copy_blocks
+from baton.engine.storage import copy_blocks, count_poisoned, poison_blocks
 from baton.kernels.interface import Kernels
 from baton.layers.context import ForwardContext
 from baton.layers.logprobs import token_logprobs
@@ -46,6 +49,7 @@ class ModelRunner:
         self._vocab_size = vocab_size
         self._grammars = grammars
         self._grammar_states: list[GrammarState | None] = [None] * num_slots
+        self._broken: set[int] = set()  # slots whose outputs so far break their grammar
         self._prompt_lens = [0] * num_slots
         self._sampler = Sampler(vocab_size=vocab_size, max_num_seqs=num_slots, device=kv.device)
         self._batches = BatchBuilder(num_slots=num_slots, max_tokens=max_model_len, kv=kv)
@@ -72,17 +76,32 @@ class ModelRunner:
             copy_blocks(self._kv, step.copies)
         return self._collect(step, sampled, prompt_logprobs)
 
+    @torch.inference_mode()
+    def poison(self, blocks: Sequence[int]) -> None:
+        """Fill whole blocks with the pattern of `storage.POISON`; done when it returns."""
+        poison_blocks(self._kv, blocks)
+
+    @torch.inference_mode()
+    def count_poisoned(self, blocks: Sequence[int], first_token: int, last_token: int) -> int:
+        """Tokens [first_token, last_token) of these blocks, in order, that hold the pattern."""
+        return count_poisoned(self._kv, blocks, first_token, last_token)
+
     def _admit(self, admission: Admission) -> None:
         request = admission.request
         self._prompt_lens[admission.slot] = len(request.prompt_token_ids)
         self._sampler.admit(admission.slot, request, admission.index)
         grammar = request.params.grammar
+        self._grammar_states[admission.slot] = None
+        self._broken.discard(admission.slot)
         if grammar is None:
-            self._grammar_states[admission.slot] = None
             return
         assert self._grammars is not None, "the front refuses grammars when there is no compiler"
         outputs = admission.token_ids[len(request.prompt_token_ids) :]
-        self._grammar_states[admission.slot] = self._grammars.compile(grammar).start(outputs)
+        compiled = self._grammars.compile(grammar)
+        try:
+            self._grammar_states[admission.slot] = compiled.start(outputs)
+        except RequestError:  # the first token was sampled by another engine
+            self._broken.add(admission.slot)
 
     def _sample(self, step: Step, batch: Batch, hidden: Tensor) -> SampleOutput | None:
         """Sample every row of the step from hidden [samples, M] and write the tokens into the token table."""
@@ -121,7 +140,7 @@ class ModelRunner:
         if self._kv.is_cuda:
             torch.cuda.current_stream(self._kv.device).synchronize()
         token_ids = [] if sampled is None else sampled.token_ids.tolist()
-        failed = set()
+        failed = {place for place, row in enumerate(step.samples) if row.slot in self._broken}
         for place, (row, token) in enumerate(zip(step.samples, token_ids, strict=True)):
             state = self._grammar_states[row.slot]
             if state is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -11,6 +12,7 @@ from baton.core.step import Admission, Chunk, SampleRow, Step, StepResult
 _MASK = (1 << 64) - 1
 _EMPTY = 0x9E3779B97F4A7C15
 UNWRITTEN = -1
+POISON = -2
 
 
 def mix(*values: int) -> int:
@@ -83,6 +85,28 @@ class StubRunner:
         self._kv[block] = values[:]
         self._salts[block] = salt
 
+    def read_tokens(self, blocks: Sequence[int], first: int, last: int) -> tuple[list[int], int]:
+        """The KV of tokens [first, last) of these blocks, in order, and its salt: what a transfer carries."""
+        size = self.block_tokens
+        values = [self._kv[blocks[i // size]][i % size] for i in range(first, last)]
+        return values, self._salts[blocks[first // size]] if values else UNWRITTEN
+
+    def write_tokens(self, blocks: Sequence[int], first: int, values: Sequence[int], salt: int) -> None:
+        """Put KV from another runner, of any block size, into tokens [first, ..) of these blocks."""
+        for i, value in enumerate(values, start=first):
+            block, offset = blocks[i // self.block_tokens], i % self.block_tokens
+            self._kv.setdefault(block, [UNWRITTEN] * self.block_tokens)[offset] = value
+            self._salts[block] = salt
+
+    def poison(self, blocks: Sequence[int]) -> None:
+        """Fill whole blocks with a value that no token has."""
+        for block in blocks:
+            self.write_block(block, [POISON] * self.block_tokens)
+
+    def count_poisoned(self, blocks: Sequence[int], first_token: int, last_token: int) -> int:
+        """Tokens [first_token, last_token) of these blocks, in order, that hold that value."""
+        return self.read_tokens(blocks, first_token, last_token)[0].count(POISON)
+
     def continuation(self, request: Request, index: int, count: int) -> list[int]:
         """The outputs this runner samples for a sequence that never stops, without any step: the oracle of tests."""
         tokens = list(request.prompt_token_ids)
@@ -93,7 +117,8 @@ class StubRunner:
         return tokens[len(request.prompt_token_ids) :]
 
     def _admit(self, admission: Admission) -> None:
-        assert len(admission.token_ids) <= len(admission.block_ids) * self.block_tokens, admission
+        # A landed sibling's first token may need the block that its first chunk brings.
+        assert len(admission.token_ids) - 1 <= len(admission.block_ids) * self.block_tokens, admission
         self._rows[admission.slot] = _Row(
             admission.request, admission.index, list(admission.token_ids), list(admission.block_ids)
         )

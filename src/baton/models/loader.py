@@ -18,6 +18,7 @@ from baton.models.dummy import dummy_weights
 from baton.models.registry import Model, build_model
 from baton.models.slots import fill
 from baton.models.weights import folder_weights, read_json
+from baton.models.weights_digest import WeightsDigest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +28,14 @@ class LoadedModel:
     Attributes:
         max_model_len: tokens of the longest sequence it can run.
         dtype: of weights, activations and KV.
+        weights_digest: of the checkpoint, see `weights_digest.WeightsDigest`.
     """
 
     model: Model
     config: ModelConfig
     max_model_len: int
     dtype: torch.dtype
+    weights_digest: str
 
 
 def load_model(
@@ -59,13 +62,15 @@ def load_model(
     """
     load_format = resolve_format(path, load_format)
     config = load_config(path)
-    torch_dtype = _torch_dtype(dtype, config)
+    torch_dtype, digest = _torch_dtype(dtype, config), WeightsDigest()
     length = _length(max_model_len, config)
     with torch.inference_mode():
         model = _empty(config, length, shard, torch_dtype, torch.device(device))
-        fill(model.weight_slots(), _tensors(path, load_format, config, model, seed))
+        fill(model.weight_slots(), digest.watch(_tensors(path, load_format, config, model, seed)))
         model.finalize(kernels)
-    return LoadedModel(model=model, config=config, max_model_len=length, dtype=torch_dtype)
+    return LoadedModel(
+        model=model, config=config, max_model_len=length, dtype=torch_dtype, weights_digest=digest.hexdigest()
+    )
 
 
 def _empty(config: ModelConfig, length: int, shard: Shard, dtype: torch.dtype, device: torch.device) -> Model:

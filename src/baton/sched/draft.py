@@ -33,6 +33,7 @@ class StepDraft:
     Attributes:
         budget: tokens that still fit.
         preempted: this step took blocks from a sequence; nobody is admitted or forked in it.
+        used: sequences whose blocks the step reads or writes.
     """
 
     number: int
@@ -44,9 +45,11 @@ class StepDraft:
     copies: list[tuple[int, int]] = field(default_factory=list)
     planned_chunks: list[Planned] = field(default_factory=list)
     planned_samples: list[Planned] = field(default_factory=list)
+    used: set[Sequence] = field(default_factory=set)
 
     def admit(self, seq: Sequence, blocks: tuple[int, ...]) -> None:
         """The sequence overwrites its slot's rows."""
+        self.used.add(seq)
         self.admissions.append(
             Admission(
                 slot=seq.slot, request=seq.request, index=seq.index, token_ids=tuple(seq.tokens), block_ids=blocks
@@ -65,6 +68,7 @@ class StepDraft:
         start = seq.num_planned_tokens
         gathers = seq.gathers_prompt_logprobs and start + 1 < seq.num_prompt_tokens
         samples = seq.plan(num_tokens)
+        self.used.add(seq)
         self.budget -= num_tokens
         self.chunks.append(
             Chunk(
@@ -87,6 +91,11 @@ class StepDraft:
         self.admit(child, blocks)
         self.copies.extend(copies)
         self._sample(Planned(child, child.run, child.num_planned_tokens, parent.gathered))
+
+    def fork_landed(self, child: Sequence, blocks: tuple[int, ...], copies: Seq[tuple[int, int]]) -> None:
+        """A sibling takes a slot and copies of landed blocks; it knows its first token and runs in the next step."""
+        self.admit(child, blocks)
+        self.copies.extend(copies)
 
     def _sample(self, planned: Planned) -> None:
         """Sample the token after the last chunk into the slot of a sequence that ends there too."""

@@ -10,6 +10,7 @@ from baton.sched.status import Status, advance
 
 Order = tuple[int, int, int]
 NO_SLOT = -1
+_WITH_SLOT = (Status.RESERVED, Status.LANDED, Status.RUNNING)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -29,7 +30,9 @@ class Sequence:
         run: how often it was admitted; results of an earlier run no longer count as computed.
         num_cached_tokens: prefix hit of the request's first admission; None before it.
         gathered: prompt logprobs so far. A new list per run: steps in flight keep the list they belong to.
-        forks: siblings that will take over this sequence's prefill when it is planned to the end.
+        forks: siblings that will take over this sequence's prefill when it is planned to the end, or its landed
+            blocks when it is first planned.
+        awaits_kv: the KV of its prompt is to come from another engine, and has not.
     """
 
     request: Request
@@ -49,6 +52,7 @@ class Sequence:
     num_cached_tokens: int | None = None
     gathered: list[TokenLogprobs] = field(default_factory=list)
     forks: list[Sequence] = field(default_factory=list)
+    awaits_kv: bool = False
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -85,7 +89,7 @@ class Sequence:
         """Whether a decode may be planned now: past prefill, below its limit, and not waiting for its own sample."""
         lockstep = self.request.params.grammar is not None
         return (
-            self.status is Status.RUNNING
+            self.status in (Status.RUNNING, Status.LANDED)
             and not self.in_prefill
             and self.num_expected_tokens < self.limit
             and not (lockstep and self.num_in_flight > 0)
@@ -118,6 +122,38 @@ class Sequence:
         self.num_planned_tokens = len(self.tokens)
         self.num_in_flight = 1
 
+    def fork_landed(self, slot: int) -> None:
+        """Waiting -> running in `slot`, with its prompt's KV landed for a sibling and its first token known."""
+        self.start(slot, 0)
+        self.prefill_end = self.num_planned_tokens = self.num_prompt_tokens
+
+    def reserve(self, slot: int) -> None:
+        """Waiting -> reserved: another engine fills its blocks."""
+        self.status = advance(self.status, Status.RESERVED)
+        self.slot = slot
+
+    def unreserve(self) -> int:
+        """Reserved -> waiting. Returns the slot it held."""
+        self.status = advance(self.status, Status.WAITING)
+        slot, self.slot = self.slot, NO_SLOT
+        return slot
+
+    def land(self) -> None:
+        """Reserved -> landed: the KV of its prompt is there, and its first token is known."""
+        assert self.num_output_tokens == 1, f"landed with {self.num_output_tokens} outputs"
+        self.status = advance(self.status, Status.LANDED)
+        self.run += 1
+        self.prefill_end = self.num_computed_tokens = self.num_planned_tokens = self.num_prompt_tokens
+
+    def enter(self) -> None:
+        """Landed -> running: the step being planned is its first."""
+        self.status = advance(self.status, Status.RUNNING)
+
+    def adopt(self, token: int) -> None:
+        """Its first output was sampled by another engine."""
+        assert self.num_expected_tokens == self.num_prompt_tokens, f"{self.num_expected_tokens} tokens expected"
+        self.tokens.append(token)
+
     def plan(self, num_tokens: int) -> bool:
         """A step computes the next num_tokens. Returns whether it also samples the token after them."""
         assert self.status is Status.RUNNING, self.status
@@ -144,7 +180,7 @@ class Sequence:
         self.tokens.append(token)
 
     def preempt(self) -> None:
-        """Running -> preempted: nothing is computed any more; samples in flight still arrive."""
+        """Running or landed -> preempted: nothing is computed any more; samples in flight still arrive."""
         self.status = advance(self.status, Status.PREEMPTED)
         self.slot = NO_SLOT
         self.num_computed_tokens = self.num_planned_tokens = self.prefill_end = 0
@@ -159,4 +195,4 @@ class Sequence:
         """Assert the order of the counts."""
         assert 0 <= self.num_computed_tokens <= self.num_planned_tokens <= self.num_expected_tokens, self
         assert self.num_expected_tokens <= self.limit, (self.num_expected_tokens, self.limit)
-        assert (self.slot != NO_SLOT) == (self.status is Status.RUNNING), (self.slot, self.status)
+        assert (self.slot != NO_SLOT) == (self.status in _WITH_SLOT), (self.slot, self.status)

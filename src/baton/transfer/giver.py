@@ -245,7 +245,7 @@ class Giver:
             return
         giving.claim = Claim(link, wanted)
         giving.posted_tokens = wanted.num_cached_tokens
-        if not giving.announced:
+        if giving.deadline_s is not None or not giving.announced:
             giving.deadline_s = self._clock() + self._config.lease_s
         self._check_claim(giving)
         self._advance(giving)
@@ -310,9 +310,13 @@ class Giver:
                 giving.deadline_s = max(giving.deadline_s, self._clock() + self._config.lease_s)
 
     def taker_lost(self, engine_id: str, reason: str) -> None:
-        """Nobody will come for what this taker reserved: free it when nothing of it is in flight."""
+        """Nobody will come for what this taker reserved: free it when nothing of it is in flight.
+
+        What was offered stays until its lease ends: the taker may be reading it.
+        """
         for giving in list(self._givings.values()):
-            if giving.claim is not None and giving.claim.link.engine_id == engine_id:
+            offered = giving.last_posted and self._connector.waits_for_taken
+            if giving.claim is not None and giving.claim.link.engine_id == engine_id and not offered:
                 self._fail(giving, "taker lost", f"the taker {engine_id} was lost: {reason}")
 
     # What the agent and the clock say.

@@ -52,10 +52,12 @@ class TakerConfig:
     Attributes:
         timeout_s: from a reservation to its landing; then the request falls back.
         quarantine_s: how long blocks stay pinned when their giver was lost and nothing proves that it has ended.
+        dead_s: the same when it is known to have ended: its last WRITEs may still be under way.
     """
 
     timeout_s: float = 120.0
     quarantine_s: float = 60.0
+    dead_s: float = 2.0
 
     @property
     def memory_s(self) -> float:
@@ -78,7 +80,7 @@ class Taking:
         forgone: the request told us so.
         deadline_s: for landing, or for the end of the quarantine.
         bind_deadline_s: another incarnation than the wanted one answers; the wanted one may still appear until then.
-        lost: the giver is silent; the quarantine runs.
+        lost: the giver is silent, or dead; the quarantine runs.
         offered_s: when the first offer came (pull).
     """
 
@@ -264,17 +266,17 @@ class Taker:
         self._drop(taking)
 
     def giver_lost(self, engine_id: str, reason: str, *, dead: bool) -> None:
-        """Requests go on without it at once. Its pins wait: it may still write, unless it is dead."""
+        """Requests go on without it at once. Its pins wait: what it has posted may still land, even if it is dead."""
         for taking in list(self._takings.values()):
             if taking.link is None or taking.link.engine_id != engine_id:
                 continue
             if not taking.stopping:
                 self._report(taking, "giver lost", f"the giver {engine_id} was lost: {reason}")
-            if dead or taking.reserve is None:
+            if taking.reserve is None:
                 taking.drained |= taking.sources
-            elif not taking.lost:
+            elif dead or not taking.lost:
                 taking.lost = True
-                taking.deadline_s = self._clock() + self._config.quarantine_s
+                taking.deadline_s = self._clock() + (self._config.dead_s if dead else self._config.quarantine_s)
             self._finish(taking)
 
     # What givers say.
@@ -364,7 +366,7 @@ class Taker:
         if self._flights.pins(taking.transfer_id) or taking.digests.keys() != taking.sources:
             return
         now, lease_s = self._clock(), taking.link.card.lease_s
-        if now > self._confirmed_s(taking.link.engine_id) + lease_s:
+        if now >= self._confirmed_s(taking.link.engine_id) + lease_s:
             self._fail(taking, "expired", f"the lease of {lease_s:g} s ended before everything was read")
             return
         try:

@@ -150,6 +150,7 @@ class Socket:
         """Close; what is queued still leaves within the linger time."""
         if self._monitor is not None:
             self.zmq.disable_monitor()
+            self._monitor.close()
             self._monitor = None
         self.zmq.close()
 
