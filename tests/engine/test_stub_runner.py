@@ -144,3 +144,22 @@ def test_logprobs_come_only_when_asked_for() -> None:
     result = runner.execute(asked)
     assert [entry.token_id for entry in result.prompt_logprobs[0]] == list(PROMPT[1:])
     assert result.logprobs[0] is not None and result.logprobs[0].token_id == result.token_ids[0]
+
+
+def test_tokens_cross_to_a_runner_with_other_blocks() -> None:
+    """Prefill in blocks of 2, decode in blocks of 4: what it reads is checked against its own prefixes."""
+    giver, taker = StubRunner(2, 100), StubRunner(4, 100)
+    first = giver.execute(prefill(request("salt"))).token_ids[0]
+    taker.poison((7, 3))
+    values, salt = giver.read_tokens((0, 1, 2), 0, 5)
+    taker.write_tokens((7, 3), 0, values[:4], salt)
+    assert taker.count_poisoned((7, 3), 0, 5) == 1
+    taker.write_tokens((7, 3), 4, values[4:], salt)
+    assert (taker.count_poisoned((7, 3), 0, 5), taker.count_poisoned((7, 3), 0, 8)) == (0, 3)
+    landed = Step(
+        number=0,
+        admissions=(Admission(slot=0, request=request("salt"), index=0, token_ids=(*PROMPT, first), block_ids=(7, 3)),),
+        chunks=(Chunk(slot=0, start=5, num_tokens=1),),
+        samples=(SampleRow(chunk=0, slot=0, position=6, num_output_tokens=1),),
+    )
+    assert [first, *taker.execute(landed).token_ids] == taker.continuation(request("salt"), 0, 2)

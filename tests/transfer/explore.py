@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.transfer.world import MENDING, Setup, Violation, World
+from tests.transfer.hosts import Setup
+from tests.transfer.world import MENDING, Action, Violation, World, text
 
 _MAX_STEPS = 200
 
@@ -29,7 +30,7 @@ def run(world_type: type[World], setup: Setup, choices: Choices) -> Run:
     """
     world = world_type(setup)
     options: list[int] = []
-    taken: list[object] = []
+    taken: list[Action] = []
     try:
         for step in range(_MAX_STEPS):
             ordinary, faults = world.ordinary(), world.faults()
@@ -45,10 +46,10 @@ def run(world_type: type[World], setup: Setup, choices: Choices) -> Run:
                 world.do(ordinary[choice])
             else:
                 break
-        taken.append("drain")
+        taken.append(("drain",))
         world.drain()
     except (Violation, AssertionError, KeyError, StopIteration) as error:
-        raise Violation(f"{error!r}\n{setup}\nchoices {choices}\n" + "\n".join(map(str, taken))) from error
+        raise Violation(f"{error!r}\n{setup}\nchoices {choices}\n" + "\n".join(map(text, taken))) from error
     return Run(world, options)
 
 

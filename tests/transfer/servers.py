@@ -8,10 +8,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ GIVE = {"do_remote_decode": True, "do_remote_prefill": False}
 WAIT_S = 60.0
 
 
+def client(url: str) -> httpx.Client:
+    """Connections that are made when they are needed."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=8)
+    return httpx.Client(base_url=url, timeout=WAIT_S, verify=False, limits=limits)
+
+
 class EngineServer(Server):
     """`baton serve` in float32 on the CPU, on a free port of the loopback."""
 
@@ -34,13 +41,18 @@ class EngineServer(Server):
         dtype = [] if "--dtype" in flags else ["--dtype", "float32"]
         super().__init__([sys.executable, "-m", "baton", "serve", str(model), *fixed, *dtype, *flags])
 
+    @cached_property
+    def http(self) -> httpx.Client:
+        """Connections to it, for any thread."""
+        return client(self.url)
+
     def post(self, body: dict[str, Any], path: str = COMPLETIONS) -> httpx.Response:
         """One request, whole."""
-        return httpx.post(self.url + path, json=body, timeout=WAIT_S)
+        return self.http.post(path, json=body)
 
     def stats(self) -> dict[str, Any]:
         """GET /stats."""
-        found: dict[str, Any] = httpx.get(self.url + "/stats", timeout=5).json()
+        found: dict[str, Any] = self.http.get("/stats", timeout=5).json()
         return found
 
     @property
@@ -51,7 +63,7 @@ class EngineServer(Server):
 
     def metric(self, name: str) -> float:
         """The sum of a metric over all its labels."""
-        lines = httpx.get(self.url + "/metrics", timeout=5).text.splitlines()
+        lines = self.http.get("/metrics", timeout=5).text.splitlines()
         values = [float(line.rpartition(" ")[2]) for line in lines if line.startswith((name + "{", name + " "))]
         assert values, f"no metric {name}"
         return sum(values)
@@ -84,12 +96,17 @@ class EngineServer(Server):
 
 @dataclass
 class Pair:
-    """A prefill server and a decode server; the first of `takers`, if there are several."""
+    """A prefill server, and a decode server behind a proxy (the first of `takers`).
+
+    Attributes:
+        http: connections to the proxy.
+        transfer_ids: that the proxy has made, in order.
+    """
 
     mode: str
     prefill: EngineServer
     takers: tuple[EngineServer, ...]
-    proxy_url: str
+    http: httpx.Client
     transfer_ids: list[str]
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(64))
 
@@ -99,7 +116,11 @@ class Pair:
 
     def ask(self, path: str = COMPLETIONS, **body: Any) -> httpx.Response:
         """A request through the proxy."""
-        return httpx.post(self.proxy_url + path, json=body, timeout=WAIT_S)
+        return self.http.post(path, json=body)
+
+    def run(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
+        """A call in a thread of its own."""
+        return self._threads.submit(call, *args)
 
     def source(self, transfer_id: str) -> dict[str, Any]:
         """`kv_transfer_params` of the decode leg."""
@@ -151,7 +172,7 @@ def proxied(mode: str, prefill: EngineServer, *takers: EngineServer) -> Iterator
 
     proxy = Proxy(prefill.url, takers[0].url, TransferMode(mode))
     call(proxy.__aenter__())
-    pair = Pair(mode, prefill, takers, proxy.url, proxy.transfer_ids)
+    pair = Pair(mode, prefill, takers, client(proxy.url), proxy.transfer_ids)
     try:
         yield pair
     finally:

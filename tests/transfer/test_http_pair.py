@@ -17,7 +17,6 @@ from tests.transfer.servers import (
     CHAT,
     COMPLETIONS,
     GIVE,
-    WAIT_S,
     EngineServer,
     Pair,
     proxied,
@@ -77,8 +76,8 @@ def pair(fleet: Any, mode: str) -> Pair:
     return found
 
 
-def whole(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = httpx.post(url + path, json=body, timeout=WAIT_S)
+def whole(http: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = http.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return comparable(answer.json())
 
@@ -90,10 +89,10 @@ def comparable(answer: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def streamed(url: str, path: str, body: dict[str, Any]) -> tuple[dict[int, list[Any]], dict[str, Any]]:
+def streamed(http: httpx.Client, path: str, body: dict[str, Any]) -> tuple[dict[int, list[Any]], dict[str, Any]]:
     """What each choice brought, chunk by chunk, and the usage."""
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    answer = httpx.post(url + path, json=asked, timeout=WAIT_S)
+    answer = http.post(path, json=asked)
     assert answer.status_code == 200, answer.text
     events = [comparable(event) for event in events_of(answer.content)]
     choices: dict[int, list[Any]] = {}
@@ -115,14 +114,14 @@ def joined(choices: dict[int, list[Any]]) -> dict[int, tuple[str, str]]:
 @pytest.mark.parametrize("name", BODIES)
 def test_whole_answers(single: EngineServer, pair: Pair, name: str) -> None:
     path, body = BODIES[name]
-    assert whole(pair.proxy_url, path, body) == whole(single.url, path, body)
+    assert whole(pair.http, path, body) == whole(single.http, path, body)
     assert pair.decode.peer["num_fallbacks"] == 0
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_streams(single: EngineServer, pair: Pair, name: str) -> None:
     path, body = BODIES[name]
-    (ours, our_usage), (theirs, their_usage) = (streamed(url, path, body) for url in (pair.proxy_url, single.url))
+    (ours, our_usage), (theirs, their_usage) = (streamed(http, path, body) for http in (pair.http, single.http))
     assert joined(ours) == joined(theirs) and our_usage == their_usage
     assert pair.decode.peer["num_fallbacks"] == 0
 
@@ -130,13 +129,13 @@ def test_streams(single: EngineServer, pair: Pair, name: str) -> None:
 def test_stop_strings(single: EngineServer, pair: Pair) -> None:
     """The stop string is what the single server's answer has in its middle, and its very first character."""
     path, body = BODIES["greedy"]
-    text = whole(single.url, path, body)["choices"][0]["text"]
+    text = whole(single.http, path, body)["choices"][0]["text"]
     for stop in (text[5:7], text[0]):
         asked = {**body, "stop": [stop]}
-        theirs = whole(single.url, path, asked)
+        theirs = whole(single.http, path, asked)
         assert theirs["choices"][0]["finish_reason"] == "stop"
-        assert whole(pair.proxy_url, path, asked) == theirs
-        assert joined(streamed(pair.proxy_url, path, asked)[0]) == {0: (theirs["choices"][0]["text"], "stop")}
+        assert whole(pair.http, path, asked) == theirs
+        assert joined(streamed(pair.http, path, asked)[0]) == {0: (theirs["choices"][0]["text"], "stop")}
     pair.idle()
 
 
@@ -164,7 +163,7 @@ def test_prefill_first_then_decode_with_what_a_push_proxy_keeps(single: EngineSe
     ticket = pair.prefill.post({**body, "kv_transfer_params": GIVE}, path).json()["kv_transfer_params"]
     params = {"do_remote_prefill": True, "do_remote_decode": False, **{name: ticket[name] for name in kept}}
     answer = pair.decode.post({**body, "kv_transfer_params": params}, path)
-    assert answer.status_code == 200 and comparable(answer.json()) == whole(single.url, path, body)
+    assert answer.status_code == 200 and comparable(answer.json()) == whole(single.http, path, body)
     assert pair.decode.peer["num_fallbacks"] == 0
     pair.idle()
 
@@ -199,7 +198,7 @@ def test_one_trace_over_both_engines(pair: Pair) -> None:
     assert pair.ask(**TEXT, seed=2).status_code == 200
     pair.idle()
     transfer_id = pair.transfer_ids[-1]
-    documents = [httpx.get(f"{server.url}/trace/{transfer_id}").json() for server in (pair.prefill, pair.decode)]
+    documents = [server.http.get(f"/trace/{transfer_id}").json() for server in (pair.prefill, pair.decode)]
     both = merge(documents)
     assert both["otherData"] == documents[0]["otherData"] == documents[1]["otherData"]
     assert set(both["otherData"]) == {"trace_id", "transfer_id"} and both["otherData"]["transfer_id"] == transfer_id

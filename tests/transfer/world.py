@@ -10,8 +10,9 @@ this kind is safe (`_may_pass`):
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -31,23 +32,23 @@ from baton.core.exchange import (
     Settled,
     Withdraw,
 )
-from baton.core.handoff import PeerAddress, Role, TransferMode
+from baton.core.handoff import PeerAddress
 from baton.transfer.agent import Direction
-from baton.transfer.flights import Flights
-from baton.transfer.giver import Giver, GiverConfig
-from baton.transfer.link import Link
-from baton.transfer.memory_agent import MemoryAgent, MemoryNetwork, PendingNotice, PendingPost, Touch
-from baton.transfer.pull import Offerer, Puller
-from baton.transfer.push import Pusher, PushTaker
-from baton.transfer.rank import GiverRank
-from baton.transfer.taker import Taker, TakerConfig
-from baton.wire.handoff import Alive, Card, Done, FromGiver, FromTaker, Pulse, RankCard
-from tests.transfer.pools import Memory, Pool, memory
+from baton.transfer.giver import Giver
+from baton.transfer.memory_agent import MemoryNetwork, PendingNotice, PendingPost, Touch
+from baton.transfer.push import Pusher
+from baton.transfer.taker import Taker
+from baton.wire.handoff import Alive, Done, FromGiver, FromTaker, Pulse
+from tests.transfer.hosts import DEAD_S, PORT, QUARANTINE_S, Host, Setup, make_giver, make_taker
+from tests.transfer.pools import Memory
 
-LEASE_S, TIMEOUT_S, QUARANTINE_S, DEAD_S, STEP_S = 4.0, 6.0, 4.0, 2.0, 2.0
-LOSSES = ("unreachable", "reset", "cut", "kill", "drop")
+STEP_S = 2.0  # of time: limits are multiples, so that what ends at the same moment meets
+LOSSES = ("unreachable", "reset", "cut", "kill", "drop", "leave")
 MENDING = ("taker_notices", "giver_notices", "link", "restart")
 FAULTS = ("preempt", "abort", "forgo", "part", "fail", "twice", "again", "pass", *LOSSES)
+"""preempt, abort: of the prefill; forgo: by the taker's client; part, fail: of a post; twice, drop: of a notice; again: a
+control message comes twice; pass: time does; reset: of the connection; cut: silence; kill: of the giver; leave: the taker
+ends."""
 
 Action = tuple[Any, ...]
 """Name and arguments of a `_do_` method."""
@@ -129,7 +130,7 @@ class World:
         self.unpolled: dict[tuple[Host, int], None] = {}
         self.untold: list[str] = []  # who has to look at the clock
         self.alive_s: list[float] = []  # by number: when the Alive was sent
-        self.confirmed_s = [0.0] * setup.ranks
+        self.pulse_s = [-math.inf] * setup.ranks
         self.bounds: dict[Host, float] = {}  # of a lost giver: until when its WRITEs may land
         self.touches: dict[PendingPost, set[tuple[Host, int, int]]] = {}  # host, block, transfer
         self.held: dict[Action, int] = {}
@@ -137,8 +138,8 @@ class World:
         self.graves: list[Host] = []
         self.prefills = [Request() for _ in range(setup.transfers)]
         self.decodes = [Request() for _ in range(setup.transfers)]
-        self.taker = make_taker(self)
-        self.giver = make_giver(self)
+        self.taker = make_taker(self.taker_type, setup, self.network, self.clock, Wire(self), self.confirmed_s)
+        self.giver = self._start_giver()
 
     def clock(self) -> float:
         """Virtual seconds."""
@@ -152,6 +153,14 @@ class World:
         """The inverse of `name`."""
         request, attempt = transfer_id[1:].split("#")
         return int(request) + int(attempt)
+
+    def confirmed_s(self, engine_id: str) -> float:
+        """When the latest Alive was sent that every rank of the giver has answered."""
+        return min(self.pulse_s)
+
+    def _start_giver(self) -> Host:
+        types, controls = (self.giver_type, self.pusher_type), [Wire(self, rank) for rank in range(self.setup.ranks)]
+        return make_giver(types, self.setup, self.network, self.clock, controls, len(self.graves), self.taker)
 
     # What may happen, and what must hold.
 
@@ -180,7 +189,7 @@ class World:
         actions: list[Action] = [] if self.linked is None else [("taker_notices",)]
         if self.giver.alive and not self.giver_unlinked:
             actions.append(("giver_notices",))
-        if self.setup.heals:
+        if self.setup.heals and self.taker.alive:
             actions.append(("link",) if self.giver.alive else ("restart",))
         elif self.dialling:
             actions.append(("unreachable",))
@@ -190,7 +199,22 @@ class World:
         """What else may happen."""
         if not self.faults_left:
             return []
-        return [action for fault in self.setup.faults for action in getattr(self, f"_may_{fault}")()]
+        posts = [item for item in self.network.pending() if isinstance(item, PendingPost)]
+        notices = [item for item in self.network.pending() if isinstance(item, PendingNotice)]
+        linked = self.linked is self.giver and self.giver.alive and not self.down
+        faults: list[Action] = [("again", way) for way in (self.said if self.giver.alive and not self.down else ())]
+        for i, (prefill, decode) in enumerate(zip(self.prefills, self.decodes, strict=True)):
+            faults += [("preempt", i)] if prefill.stage == "running" else []
+            faults += [("abort", i)] if prefill.stage in ("queued", "running") else []
+            faults += [("forgo", i)] if decode.stage in ("expected", "reserved") else []
+        faults += [("fail", item) for item in posts] + [("part", item) for item in posts if len(item.moves) > 1]
+        faults += [(name, item) for item in notices for name in ("twice", "drop")]
+        faults += [("reset",), ("cut",)] if linked else []
+        faults += [("leave",)] if self.taker.alive and self.giver.alive else []
+        faults += [("kill",)] if self.giver.alive and self.taker.alive and not self.graves else []
+        faults += [("unreachable",)] if self.dialling else []
+        faults += [("pass",)] if self._may_pass() else []
+        return [fault for fault in faults if fault[0] in self.setup.faults]
 
     def do(self, action: Action) -> None:
         """Let it happen; check what must hold at any moment."""
@@ -218,7 +242,7 @@ class World:
                 self.do(actions[0])
             elif self.open:
                 promise(self.lossy, "waits for time to pass, though nothing was lost", self.open)
-                promise(bool(self._may_pass()), "time cannot pass", self.open)
+                promise(self._may_pass(), "time cannot pass", self.open)
                 self.do(("pass",))
             else:
                 break
@@ -248,23 +272,23 @@ class World:
             self._note_touches()
         for item, touched in self.touches.items():
             for host, block, i in touched:
-                if host.alive:
-                    promise(
-                        host.pool.is_pinned(block, i), f"{item} touches block {block} of the {host.side}, not pinned"
-                    )
+                if host.alive and not host.pool.is_pinned(block, i):
+                    raise Violation(f"{_text(item)} touches block {block} of the {host.side}, not pinned")
         for host in (self.giver, self.taker):
-            promise(not host.alive or host.pool.spoiled() is None, f"a reused block of the {host.side} has changed")
+            promise(not host.alive or host.pool.spoiled() is None, "a reused block has changed", host)
 
     def _judge(self, host: Host, rank: int, event: Event) -> None:
         """What an engine says must be right when it says it."""
         if isinstance(event, Settled):
             waiting = host.pins[event.pin][2] if event.pin in host.pins else set()
-            promise(rank in waiting, f"pin {event.pin} of the {host.side} is settled again")
+            promise(rank in waiting, "a pin is settled again", host, event)
             waiting.discard(rank)
+            if waiting:
+                return  # it is over when all ranks have settled it
         else:
             i = self.index(event.transfer_id)
             decode = self.decodes[i]
-            promise(decode.outcome is None, f"{event} after {decode.outcome}")
+            promise(decode.outcome is None, event, "after", decode.outcome)
             decode.outcome = "landed" if isinstance(event, Landed) else "failed"
             if isinstance(event, Landed):
                 promise(event.first_tokens == _first_tokens(i), "wrong first tokens", event)
@@ -285,9 +309,8 @@ class World:
                 host, one = places[touch.agent]
                 blocks.setdefault(touch.post, set()).update((host, block) for block in _blocks(touch, one))
         for post, touched in blocks.items():
-            owners = {owner for host, block in touched if host is self.taker for owner in host.pool.owners[block]}
-            (i,) = {owner[1] for owner in owners} or {-1}
-            self.touches[post] = {(host, block, i) for host, block in touched}
+            pins = [owner for host, block in touched for owner in host.pool.owners[block] if owner[0] == "pin"]
+            self.touches[post] = {(host, block, pins[0][1] if pins else -1) for host, block in touched}
 
     # The network.
 
@@ -307,12 +330,9 @@ class World:
                 self.to_taker[rank].append(Pulse(number=message.number))
             self.giver.engines[rank].from_taker(self.taker.link, message)
         elif isinstance(message, Pulse):
-            self.confirmed_s[rank] = max(self.confirmed_s[rank], self.alive_s[message.number])
+            self.pulse_s[rank] = max(self.pulse_s[rank], self.alive_s[message.number])
         elif self.linked is not None:
             self.taker.engines[0].from_giver(self.linked.link, message)
-
-    def _may_again(self) -> list[Action]:
-        return [] if self.down or not self.giver.alive else [("again", way) for way in self.said]
 
     def _do_deliver(self, item: Pending) -> None:
         self.network.deliver(item)
@@ -330,21 +350,9 @@ class World:
                 if agent.name == name:
                     self.unpolled[host, rank] = None
 
-    def _posts(self) -> list[PendingPost]:
-        return [item for item in self.network.pending() if isinstance(item, PendingPost)]
-
-    def _notices(self) -> list[PendingNotice]:
-        return [item for item in self.network.pending() if isinstance(item, PendingNotice)]
-
-    def _may_fail(self) -> list[Action]:
-        return [("fail", item) for item in self._posts()]
-
     def _do_fail(self, item: PendingPost) -> None:
         self.network.fail(item, "a fault")
         self._over(item)
-
-    def _may_part(self) -> list[Action]:
-        return [("part", item) for item in self._posts() if len(item.moves) > 1]
 
     def _do_part(self, item: PendingPost) -> None:
         self.network.deliver_part(item, [0])
@@ -353,15 +361,9 @@ class World:
         self.network.land_late(item)
         self.touches.pop(item, None)
 
-    def _may_twice(self) -> list[Action]:
-        return [("twice", item) for item in self._notices()]
-
     def _do_twice(self, item: PendingNotice) -> None:
         self.network.duplicate(item)
         self._over(item)
-
-    def _may_drop(self) -> list[Action]:
-        return [("drop", item) for item in self._notices()]
 
     def _do_drop(self, item: PendingNotice) -> None:
         self.network.drop(item)
@@ -379,14 +381,15 @@ class World:
 
     # Time.
 
-    def _may_pass(self) -> list[Action]:
+    def _may_pass(self) -> bool:
+        """See the module."""
+        under_way = (*self.network.pending(), *self.network.orphans())
         for giver, bound in self.bounds.items():
-            names = {agent.name for agent in giver.agents}
-            late = any(item.agent in names for item in (*self._posts(), *self.network.orphans()))
+            late = any(isinstance(item, PendingPost) and item.agent in giver.link.agents for item in under_way)
             unaware = giver is self.giver and giver.alive and not self.giver_unlinked
             if self.now + STEP_S >= bound and (late or unaware):
-                return []
-        return [] if self.untold else [("pass",)]
+                return False
+        return not self.untold
 
     def _do_pass(self) -> None:
         self.now += STEP_S
@@ -417,24 +420,14 @@ class World:
         self.down = self.giver_unlinked = self.dialling = False
         self.linked = self.giver
         self.bounds.pop(self.giver, None)
-        self.confirmed_s = [max(self.now, each) for each in self.confirmed_s]
         self._say_alive()
-        self.taker.engines[0].linked("giver", 1, self.giver.link)
+        self.taker.engines[0].linked("giver", PORT, self.giver.link)
 
     _do_reset = _do_link
 
-    def _may_reset(self) -> list[Action]:
-        return [("reset",)] if self.linked is self.giver and self.giver.alive and not self.down else []
-
-    def _may_unreachable(self) -> list[Action]:
-        return [("unreachable",)] if self.dialling else []
-
     def _do_unreachable(self) -> None:
         self.dialling = False
-        self.taker.engines[0].unreachable("giver", 1, "no answer", refused=False)
-
-    def _may_cut(self) -> list[Action]:
-        return [("cut",)] if self._may_reset() else []
+        self.taker.engines[0].unreachable("giver", PORT, "no answer", refused=False)
 
     def _do_cut(self) -> None:
         self.down = True
@@ -450,9 +443,6 @@ class World:
         for engine in self.giver.engines:
             engine.taker_lost(self.taker.engine_id, "silent")
 
-    def _may_kill(self) -> list[Action]:
-        return [("kill",)] if self.giver.alive and not self.graves else []
-
     def _do_kill(self) -> None:
         """Its last WRITEs may land; what its scheduler had begun is gone."""
         self.giver.alive = False
@@ -463,11 +453,21 @@ class World:
         for prefill in self.prefills:
             prefill.stage = "new" if prefill.stage == "new" else "over"
 
+    def _do_leave(self) -> None:
+        """The taker ends, and does not come back."""
+        self.taker.alive = self.dialling = False
+        self.down, self.linked = True, None
+        for agent in self.taker.agents:
+            self.network.die(agent.name)
+        for decode in self.decodes:
+            decode.stage = "over"
+
     def _do_restart(self) -> None:
         dead, known = self.giver, self.linked is not None or self.giver in self.bounds
         self.graves.append(dead)
-        self.giver = make_giver(self)
+        self.giver = self._start_giver()
         self.linked, self.down = None, False
+        self.pulse_s = [-math.inf] * self.setup.ranks
         if known:
             self.bounds[dead] = self.now + DEAD_S
             self.taker.engines[0].giver_lost(dead.engine_id, "another has taken its place", dead=True)
@@ -488,10 +488,8 @@ class World:
         while host.inbox:
             event = host.inbox.popleft()
             if isinstance(event, Settled):
-                i, blocks, waiting = host.pins[event.pin]
-                if not waiting:
-                    del host.pins[event.pin]
-                    host.pool.release(blocks, ("pin", i, event.pin))
+                i, blocks, _ = host.pins.pop(event.pin)
+                host.pool.release(blocks, ("pin", i, event.pin))
             else:
                 self._end_decode(self.index(event.transfer_id))
 
@@ -508,7 +506,7 @@ class World:
     def _do_decode(self, i: int) -> None:
         """Expect, then Reserve."""
         decode, setup, transfer_id, taker = self.decodes[i], self.setup, self.name(i), self.taker.engines[0]
-        source = PeerAddress(host="giver", port=1, engine_id=self.giver.engine_id)
+        source = PeerAddress(host="giver", port=PORT, engine_id=self.giver.engine_id)
         if decode.stage == "new":
             decode.stage = "expected"
             taker.command(Expect(transfer_id=transfer_id, source=source))
@@ -524,9 +522,6 @@ class World:
             num_cached_tokens=setup.num_cached,
         )
         taker.command(reserve)
-
-    def _may_forgo(self) -> list[Action]:
-        return [("forgo", i) for i, each in enumerate(self.decodes) if each.stage in ("expected", "reserved")]
 
     def _do_forgo(self, i: int) -> None:
         self.decodes[i].outcome = self.decodes[i].outcome or "forgone"
@@ -587,15 +582,9 @@ class World:
         self.prefills[i].stage = stage
         self.giver.pool.release(self.prefills[i].blocks, ("request", i))
 
-    def _may_preempt(self) -> list[Action]:
-        return [("preempt", i) for i, each in enumerate(self.prefills) if each.stage == "running"]
-
     def _do_preempt(self, i: int) -> None:
         self._end_prefill(i, "queued")
         self._tell_giver(Withdraw(transfer_id=self.name(i), reason="preempted", again=True))
-
-    def _may_abort(self) -> list[Action]:
-        return [("abort", i) for i, each in enumerate(self.prefills) if each.stage in ("queued", "running")]
 
     def _do_abort(self, i: int) -> None:
         self._end_prefill(i, "over")
@@ -613,3 +602,15 @@ def _blocks(touch: Touch, one: Memory) -> set[int]:
         for address, num_bytes in touch.ranges.tolist()
         for block in range((address - base) // size, (address + num_bytes - 1 - base) // size + 1)
     }
+
+
+def _text(item: object) -> str:
+    """For messages."""
+    if isinstance(item, PendingPost):
+        return f"{item.direction.name} {item.post} of {item.agent}"
+    return f"notice of {item.agent}" if isinstance(item, PendingNotice) else str(item)
+
+
+def text(action: Action) -> str:
+    """One line."""
+    return " ".join(map(_text, action))

@@ -298,13 +298,13 @@ class Taker:
                 self._over(taking, message.rank, "cancelled", f"the giver {link.engine_id} cancelled")
             case Expired():
                 reason = f"the lease ended at the giver {link.engine_id} before anyone came"
-                self._over(taking, None, "expired", reason)
+                self._fail(taking, "expired", reason)
             case Gone():
-                self._over(taking, None, "gone", f"the giver {link.engine_id} does not know this transfer")
+                self._fail(taking, "gone", f"the giver {link.engine_id} does not know this transfer")
 
-    def _over(self, taking: Taking, rank: int | None, kind: str, reason: str) -> None:
-        """One rank, or all (None), will write nothing more."""
-        taking.drained |= taking.sources if rank is None else taking.sources & {rank}
+    def _over(self, taking: Taking, rank: int, kind: str, reason: str) -> None:
+        """A rank will write nothing more. Expired and Gone name none: then each rank's Cancelled says so."""
+        taking.drained |= taking.sources & {rank}
         self._fail(taking, kind, reason)
 
     def _done(self, taking: Taking, done: Done) -> None:
