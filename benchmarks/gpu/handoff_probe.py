@@ -50,13 +50,12 @@ READ_S = 20.0
 
 SETTINGS: dict[str, dict[str, str]] = {
     "default": {},
-    "get-zcopy": {"UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "on"},
+    "get-zcopy-auto": {"UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "auto"},
     "streams-1": {"UCX_CUDA_IPC_MAX_STREAMS": "1"},
     "poll-64": {"UCX_CUDA_IPC_MAX_POLL": "64"},
-    "tls": {"UCX_TLS": "cuda_ipc,cuda_copy,sm,tcp,self", "UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "on"},
     "progress-thread": {"PROBE_PROGRESS_THREAD": "1"},
 }
-"""UCX turns cuda_ipc's GETs off where it sees no NVLink ("get-zcopy" turns them on)."""
+"""UCX itself turns cuda_ipc's GETs off where it sees no NVLink ("get-zcopy-auto"); `NixlAgent` turns them on."""
 
 
 def main() -> None:

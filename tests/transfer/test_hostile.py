@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,10 @@ def test_half_open_connections_and_a_port_scan(pair: Pair) -> None:
         assert pair.prefill.peer["num_links"] == pair.decode.peer["num_links"] == 1
 
 
-def taking(pair: Pair, **changes: Any) -> tuple[dict[str, Any], httpx.Response]:
+def taking(pair: Pair, **changes: Any) -> tuple[dict[str, Any], Future[httpx.Response]]:
     """A decode leg that is not what a good proxy sends."""
     asked = body()
-    params = {**pair.source(f"odd-{_RNG.getrandbits(60)}"), **changes}
-    return asked, pair.decode.post({**asked, "kv_transfer_params": params})
+    return asked, pair.take({**pair.source(f"odd-{_RNG.getrandbits(60)}"), **changes}, **asked)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def taking(pair: Pair, **changes: Any) -> tuple[dict[str, Any], httpx.Response]:
     ],
 )
 def test_malformed_fields_are_refused_by_name(pair: Pair, field: str, value: Any) -> None:
-    _, answer = taking(pair, **{field: value})
+    answer = taking(pair, **{field: value})[1].result()
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"].startswith("kv_transfer_params.")
 
@@ -149,11 +149,12 @@ def test_peers_that_are_none(pair: Pair) -> None:
             {"remote_engine_id": "0" * 32},
             {"remote_engine_id": pair.decode.peer["engine_id"]},
         ]
-        for changes in recomputed:
-            asked, answer = taking(pair, **changes)
-            assert tokens_of(answer) == tokens_of(pair.decode.post(asked)), changes
+        taken = [taking(pair, **changes) for changes in recomputed]
+        for asked, answer in taken:
+            assert tokens_of(answer.result(30)) == tokens_of(pair.decode.post(asked))
     own = pair.decode.peer
-    _, answer = taking(pair, remote_host=own["host"], remote_port=own["port"], remote_engine_id=own["engine_id"])
+    itself = {"remote_host": own["host"], "remote_port": own["port"], "remote_engine_id": own["engine_id"]}
+    answer = taking(pair, **itself)[1].result()
     assert answer.status_code == 503 and "itself" in answer.json()["error"]["message"], answer.text
 
 
@@ -171,8 +172,8 @@ def test_block_ids_of_a_ticket_are_not_believed(pair: Pair) -> None:
 def test_a_prefill_that_never_comes(pair: Pair) -> None:
     """A transfer_id that P does not know: after a lease P says so, and the prompt is computed here."""
     asked, answer = taking(pair, transfer_id="never-given")
-    assert tokens_of(answer) == tokens_of(pair.decode.post(asked))
-    assert pair.decode.peer["failures"]["gone"] >= 1
+    assert tokens_of(answer.result(30)) == tokens_of(pair.decode.post(asked))
+    until(lambda: "gone" in pair.decode.peer["failures"])
 
 
 def test_the_transfer_of_another_prompt(pair: Pair) -> None:
@@ -183,7 +184,18 @@ def test_the_transfer_of_another_prompt(pair: Pair) -> None:
     for each in (longer, asked):
         answer = pair.decode.post({**each, "kv_transfer_params": ticket})
         assert tokens_of(answer) == tokens_of(pair.decode.post(each))
-    assert pair.decode.peer["failures"]["giver failed"] >= 1
+    until(lambda: "giver failed" in pair.decode.peer["failures"] and "prompt differs" in pair.prefill.peer["failures"])
+    told = "the prompt has 52 tokens at the giver, 104 at the taker"
+    until(lambda: told in pair.decode.stderr())
+
+
+@pytest.mark.xfail(reason="reservation and grant are compared by their number of tokens, not by the tokens")
+def test_the_transfer_of_another_prompt_of_the_same_length(pair: Pair) -> None:
+    """Its KV must not be taken for that of this prompt."""
+    asked, other = body(), body()
+    ticket = pair.prefill.post({**other, "kv_transfer_params": GIVE}).json()["kv_transfer_params"]
+    answer = pair.decode.post({**asked, "kv_transfer_params": ticket})
+    assert tokens_of(answer) == tokens_of(pair.decode.post(asked))
 
 
 def test_an_old_ticket_and_an_id_that_is_in_use(pair: Pair) -> None:

@@ -22,7 +22,8 @@ from typing import NoReturn
 import msgspec
 
 from baton.core.errors import EngineDeadError, RequestError, UserError
-from baton.core.exchange import Settled, TransferRecord
+from baton.core.exchange import Event, Settled, TransferRecord
+from baton.core.exchange import Failed as HandoffFailed
 from baton.core.request import Request, SequenceDelta
 from baton.core.stats import SchedulerStats, TransferStats
 from baton.core.step import Step
@@ -30,6 +31,7 @@ from baton.engine.engine import Engine
 from baton.engine.handoff_options import NO_PEERS, HandoffOptions
 from baton.engine.options import EngineOptions
 from baton.obs.log import get_logger, show_logs
+from baton.transfer.card import shown
 from baton.transfer.worker import TransferWorker
 from baton.wire.channel import EngineSocket
 from baton.wire.engine import (
@@ -189,6 +191,7 @@ class EngineLoop:
             return
         deltas: list[SequenceDelta] = []
         events = self._transfer.take_events()
+        _log_failures(events)
         for event in events:
             deltas += self._engine.deliver(event)
             if isinstance(event, Settled) and event.record is not None:
@@ -239,6 +242,16 @@ class EngineLoop:
     def _send(self, output: Output) -> None:
         self._sent_stats = output.stats, output.transfer_stats
         self._socket.send(output)
+
+
+def _log_failures(events: Sequence[Event]) -> None:
+    """One line for each cause: a lost peer fails many hand-offs at once. Refusals are logged where links are made."""
+    by_reason: dict[str, list[str]] = {}
+    for event in events:
+        if isinstance(event, HandoffFailed) and not event.refused:
+            by_reason.setdefault(event.reason, []).append(event.transfer_id)
+    for reason, (first, *others) in by_reason.items():
+        _log.warning("hand-off %s%s failed: %s", first, f" and {len(others)} more" if others else "", shown(reason))
 
 
 def run_process(build: Callable[[str], ServedEngine]) -> NoReturn:

@@ -91,7 +91,7 @@ class Agent(Protocol):
         """Drive progress; what ended and what arrived since the last call. An Ended comes exactly once."""
 
     def disconnect(self, peer: str) -> None:
-        """Forget a peer; posts to it end with an error, unless they have ended. Unknown names are ignored."""
+        """Forget a peer; posts to it still end, as they may. Unknown names are ignored."""
 
     def close(self) -> None:
         """Release everything. Posts that have not ended may still touch memory: end the process soon."""

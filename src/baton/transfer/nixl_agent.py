@@ -64,6 +64,9 @@ class NixlAgent:
 
     def __init__(self, name: str, backends: Sequence[str] = ("UCX",)) -> None:
         os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # at INFO, its default, it writes to standard output
+        # Without it UCX emulates READ where it sees no NVLink, also between two processes on one GPU: 0.5 GB/s there
+        # instead of 300 (benchmarks/results/gpu_handoff_probe.json).
+        os.environ.setdefault("UCX_CUDA_IPC_ENABLE_GET_ZCOPY", "on")
         try:
             from nixl._api import nixl_agent, nixl_agent_config
         except ImportError as error:
