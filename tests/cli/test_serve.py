@@ -25,7 +25,7 @@ def test_every_server_option_has_a_flag() -> None:
     )
     for flag in (*server_options.FLAGS.values(), *handoff_options.FLAGS.values()):
         assert flag.name in help_text
-    for name in ("--restart-engine", "--log-stats", "--otlp-traces-endpoint", "--max-model-len", "--kv-cache-tokens", "--peer-secret"):
+    for name in ("--restart-engine", "--log-stats", "--otlp-traces-endpoint", "--max-model-len", "--peer-secret"):
         assert name in help_text
 
 
