@@ -189,7 +189,7 @@ class Side:
             head_dim=args.head_dim,
             dtype_bytes=2,
         )
-        self.agent = NixlAgent(f"{role}-{os.getpid()}")
+        self.agent = NixlAgent(f"{role}-{os.getpid()}", gpu=args.device == "cuda")
         self.synchronize()
         self.agent.register(self.pool.data_ptr(), self.pool.numel(), device)
         other.send((self.agent.metadata(), self.geometry))

@@ -39,16 +39,16 @@ from baton.transfer.memory_agent import MemoryNetwork, PendingNotice, PendingPos
 from baton.transfer.push import Pusher
 from baton.transfer.taker import Taker
 from baton.wire.handoff import Alive, Done, FromGiver, FromTaker, Pulse
-from tests.transfer.hosts import DEAD_S, PORT, QUARANTINE_S, Host, Setup, make_giver, make_taker
+from tests.transfer.hosts import DEAD_S, LEASE_S, PORT, QUARANTINE_S, Host, Setup, make_giver, make_taker
 from tests.transfer.pools import Memory
 
 STEP_S = 2.0  # of time: limits are multiples, so that what ends at the same moment meets
 LOSSES = ("unreachable", "reset", "cut", "kill", "drop", "leave")
 MENDING = ("taker_notices", "giver_notices", "link", "restart")
 FAULTS = ("preempt", "abort", "forgo", "part", "fail", "twice", "again", "pass", *LOSSES)
-"""preempt, abort: of the prefill; forgo: by the taker's client; part, fail: of a post; twice, drop: of a notice; again: a
-control message comes twice; pass: time does; reset: of the connection; cut: silence; kill: of the giver; leave: the taker
-ends."""
+"""preempt, abort: of the prefill; forgo: by the taker's client; part, fail: of a post; twice, drop: of a notice; again:
+a control message comes twice; pass: time does; reset: of the connection; cut: silence; kill: of the giver, with a
+successor; leave: the taker ends."""
 
 Action = tuple[Any, ...]
 """Name and arguments of a `_do_` method."""
@@ -69,11 +69,12 @@ def promise(kept: bool, *what: object) -> None:
 @dataclass(slots=True)
 class Request:
     """At one of the schedulers. stage at the giver: new, queued, running, over; at the taker: new, expected, reserved,
-    over. computed: tokens (giver); outcome: landed, failed, forgone (taker)."""
+    over. computed: tokens (giver); prefilled_s: when (giver); outcome: landed, failed, forgone (taker)."""
 
     stage: str = "new"
     blocks: tuple[int, ...] = ()
     computed: int = 0
+    prefilled_s: float = math.inf
     outcome: str | None = None
 
 
@@ -403,6 +404,10 @@ class World:
         host: Host = getattr(self, who)
         for engine in host.engines if host.alive else ():
             engine.tick()
+        self._check()
+        leases = [i for i, _, waiting in self.giver.pins.values() if waiting and self.decodes[i].stage == "new"]
+        over = [i for i in leases if self.now >= self.prefills[i].prefilled_s + LEASE_S]
+        promise(who != "giver" or not over, "kept for longer than a lease, though nobody came", over)
 
     def _say_alive(self) -> None:
         if self.linked is not None:
@@ -576,6 +581,7 @@ class World:
             self._tell_giver(Progress(transfer_id=self.name(i), num_final_tokens=end))
         else:
             self._end_prefill(i, "over")
+            prefill.prefilled_s = self.now
             self._tell_giver(Prefilled(transfer_id=self.name(i), first_tokens=_first_tokens(i)))
 
     def _end_prefill(self, i: int, stage: str) -> None:

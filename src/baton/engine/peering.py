@@ -80,7 +80,7 @@ def open_peering(
     if kv.is_cuda:
         torch.cuda.set_device(kv.device)  # NIXL registers memory of the context that is current in this thread
     try:
-        parts, card = assemble(station, NixlAgent(engine_id, backends=options.nixl_backends or ("UCX",)))
+        parts, card = assemble(station, NixlAgent(engine_id, options.nixl_backends or ("UCX",), gpu=kv.is_cuda))
     except AgentError as error:
         raise ConfigError(f"the KV cache cannot be opened to other engines: {error}") from error
     info = PeerInfo(role=role, transfer_mode=mode, engine_id=engine_id, host=card.host, port=card.port)

@@ -22,7 +22,7 @@ from typing import NoReturn
 import msgspec
 
 from baton.core.errors import EngineDeadError, RequestError, UserError
-from baton.core.exchange import Event, Settled, TransferRecord
+from baton.core.exchange import Event, Landed, Settled, TransferRecord
 from baton.core.exchange import Failed as HandoffFailed
 from baton.core.request import Request, SequenceDelta
 from baton.core.stats import SchedulerStats, TransferStats
@@ -90,6 +90,7 @@ class EngineLoop:
         self._engine = served.engine
         self._engine.on_plan = self._note_admissions
         self._check = served.check
+        self._vocab_size = served.info.vocab_size
         self._socket = socket
         self._parent = parent
         self._transfer = None if served.start_transfer is None else served.start_transfer(socket.wake)
@@ -193,7 +194,7 @@ class EngineLoop:
         events = self._transfer.take_events()
         _log_failures(events)
         for event in events:
-            deltas += self._engine.deliver(event)
+            deltas += self._engine.deliver(self._vetted(event))
             if isinstance(event, Settled) and event.record is not None:
                 self._transfers.append(event.record)
         commands = self._engine.commands()
@@ -201,8 +202,16 @@ class EngineLoop:
         now = time.time()
         moments = (moment_of(said, now) for said in (*events, *commands))
         self._moments += [moment for moment in moments if moment is not None]
+        for delta in deltas:
+            self._waiting.pop(delta.request_id, None)  # it has, or needs, no admission
         if deltas:
             self._send(self._output(deltas, None))
+
+    def _vetted(self, event: Event) -> Event:
+        """Token ids that another engine names must be tokens."""
+        if isinstance(event, Landed) and any(not 0 <= t.token_id < self._vocab_size for t in event.first_tokens):
+            return HandoffFailed(transfer_id=event.transfer_id, reason="the giver named a token that does not exist")
+        return event
 
     def _step(self) -> None:
         deltas = self._engine.step()

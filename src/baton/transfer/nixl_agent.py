@@ -57,16 +57,18 @@ class NixlAgent:
     Args:
         name: unique among all agents that ever meet, also across restarts.
         backends: of NIXL, by name; each must be in the installed package.
+        gpu: memory of a GPU is to be registered.
 
     Raises:
         ConfigError: NIXL is not installed, or has no such back end.
     """
 
-    def __init__(self, name: str, backends: Sequence[str] = ("UCX",)) -> None:
+    def __init__(self, name: str, backends: Sequence[str] = ("UCX",), *, gpu: bool = False) -> None:
         os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # at INFO, its default, it writes to standard output
-        # Without it UCX emulates READ where it sees no NVLink, also between two processes on one GPU: 0.5 GB/s there
-        # instead of 300 (benchmarks/results/gpu_handoff_probe.json).
-        os.environ.setdefault("UCX_CUDA_IPC_ENABLE_GET_ZCOPY", "on")
+        if gpu:
+            # Without it UCX emulates READ where it sees no NVLink, also between two processes on one GPU: 0.5 GB/s
+            # there instead of 300 (benchmarks/results/gpu_handoff_probe.json).
+            os.environ.setdefault("UCX_CUDA_IPC_ENABLE_GET_ZCOPY", "on")
         try:
             from nixl._api import nixl_agent, nixl_agent_config
         except ImportError as error:

@@ -186,9 +186,9 @@ class Taker:
 
     def _expect(self, expect: Expect) -> None:
         transfer_id, source = expect.transfer_id, expect.source
-        assert transfer_id not in self._takings, f"transfer {transfer_id} is expected twice"
-        if self._ended.get(transfer_id) is not None:
-            self.events.append(Failed(transfer_id=transfer_id, reason=f"transfer {transfer_id} has ended before"))
+        if transfer_id in self._takings or self._ended.get(transfer_id) is not None:
+            reason = f"transfer {transfer_id} was asked for before; make a new transfer_id for every attempt"
+            self.events.append(Failed(transfer_id=transfer_id, reason=reason))
             return
         self._takings[transfer_id] = Taking(transfer_id, source)
         self._control.dial(source.host, source.port)  # may call `linked` at once
@@ -256,9 +256,11 @@ class Taker:
 
     def unreachable(self, host: str, port: int, reason: str, *, refused: bool) -> None:
         """No link could be made: whatever is not bound to one fails."""
+        kind, verb = ("refused", "refused") if refused else ("unreachable", "is not reachable")
         for taking in self._at(host, port):
             if taking.link is None:
-                self._fail_unbound(taking, "refused" if refused else "unreachable", reason, refused=refused)
+                why = f"the giver at {host}:{port} {verb}: {reason}"
+                self._fail_unbound(taking, kind, why, refused=refused)
 
     def _fail_unbound(self, taking: Taking, kind: str, reason: str, *, refused: bool = False) -> None:
         if not taking.stopping:
