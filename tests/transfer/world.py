@@ -44,6 +44,7 @@ from tests.transfer.pools import Memory
 
 STEP_S = 2.0  # of time: limits are multiples, so that what ends at the same moment meets
 LOSSES = ("unreachable", "reset", "cut", "kill", "drop", "leave")
+LANDING = ("deliver", "part", "land_late")  # nothing else moves bytes into a block that is not its own
 MENDING = ("taker_notices", "giver_notices", "link", "restart")
 FAULTS = ("preempt", "abort", "forgo", "part", "fail", "twice", "again", "pass", *LOSSES)
 """preempt, abort: of the prefill; forgo: by the taker's client; part, fail: of a post; twice, drop: of a notice; again:
@@ -220,6 +221,9 @@ class World:
     def do(self, action: Action) -> None:
         """Let it happen; check what must hold at any moment."""
         getattr(self, f"_do_{action[0]}")(*action[1:])
+        if action[0] in LANDING:
+            for host in (self.giver, self.taker):
+                promise(not host.alive or host.pool.spoiled() is None, "a reused block has changed", host)
         self._check()
 
     def fault(self, action: Action) -> None:
@@ -275,8 +279,6 @@ class World:
             for host, block, i in touched:
                 if host.alive and not host.pool.is_pinned(block, i):
                     raise Violation(f"{_text(item)} touches block {block} of the {host.side}, not pinned")
-        for host in (self.giver, self.taker):
-            promise(not host.alive or host.pool.spoiled() is None, "a reused block has changed", host)
 
     def _judge(self, host: Host, rank: int, event: Event) -> None:
         """What an engine says must be right when it says it."""
@@ -407,7 +409,9 @@ class World:
         self._check()
         leases = [i for i, _, waiting in self.giver.pins.values() if waiting and self.decodes[i].stage == "new"]
         over = [i for i in leases if self.now >= self.prefills[i].prefilled_s + LEASE_S]
-        promise(who != "giver" or not over, "kept for longer than a lease, though nobody came", over)
+        promise(
+            who != "giver" or not self.giver.alive or not over, "kept for longer than a lease, though nobody came", over
+        )
 
     def _say_alive(self) -> None:
         if self.linked is not None:
