@@ -69,9 +69,7 @@ class _EngineCollector(Collector):
             ("num_requests_waiting", "Sequences in the queue.", figures.stats.num_waiting),
             ("kv_cache_usage_perc", "KV blocks in use; 1 is all of them.", figures.kv_use),
         ):
-            family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
-            family.add_metric(self._labels, value)
-            yield family
+            yield _single(GaugeMetricFamily, f"vllm:{name}", help_text, self._labels, value)
 
     def _counters(self) -> Iterator[Metric]:
         figures, stats = self._figures, self._figures.stats
@@ -83,9 +81,7 @@ class _EngineCollector(Collector):
             ("prompt_tokens_cached", "Of these, taken from the prefix cache.", figures.cached_tokens),
             ("generation_tokens", "Output tokens.", figures.generation_tokens),
         ):
-            family = CounterMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
-            family.add_metric(self._labels, value)
-            yield family
+            yield _single(CounterMetricFamily, f"vllm:{name}", help_text, self._labels, value)
 
     def _labelled(self) -> Iterator[Metric]:
         figures = self._figures
@@ -145,13 +141,9 @@ class _HandoffCollector(Collector):
         for name, help_text, histogram in self._histograms():
             yield _histogram(name, help_text, self._labels, histogram)
         for name, help_text, value in self._counters():
-            counter = CounterMetricFamily(name, help_text, labels=_LABELS)
-            counter.add_metric(self._labels, value)
-            yield counter
+            yield _single(CounterMetricFamily, name, help_text, self._labels, value)
         for name, help_text, value in self._gauges():
-            gauge = GaugeMetricFamily(f"baton_handoff_{name}", help_text, labels=_LABELS)
-            gauge.add_metric(self._labels, value)
-            yield gauge
+            yield _single(GaugeMetricFamily, f"baton_handoff_{name}", help_text, self._labels, value)
         failures = CounterMetricFamily(
             "baton_handoff_failures", "Transfers that failed, by kind of cause.", labels=(*_LABELS, "reason")
         )
@@ -187,6 +179,19 @@ class _HandoffCollector(Collector):
         yield "pinned_blocks", "Blocks that a transfer owns.", self._figures.stats.pinned_blocks
         yield "quarantined", "Reservations whose giver was lost.", stats.num_quarantined
         yield "links", "Linked peers.", stats.num_links
+
+
+def _single(
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    name: str,
+    help_text: str,
+    labels: tuple[str, str],
+    value: float,
+) -> Metric:
+    """A family of one value."""
+    family = kind(name, help_text, labels=_LABELS)
+    family.add_metric(labels, value)
+    return family
 
 
 def _histogram(name: str, help_text: str, labels: tuple[str, str], histogram: Histogram) -> Metric:

@@ -27,9 +27,6 @@ class EndedTransfers:
         self._memory_s = memory_s
         self._ended: dict[str, tuple[Ending, float]] = {}  # in order of time
 
-    def __len__(self) -> int:
-        return len(self._ended)
-
     def add(self, transfer_id: str, ending: Ending, now: float) -> None:
         """Remember an end; the first one stands."""
         self._ended.setdefault(transfer_id, (ending, now))

@@ -7,6 +7,7 @@ Deterministic: no thread, no socket, no clock of its own. What moves the bytes i
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -39,6 +40,8 @@ from baton.wire.handoff import (
     Reserving,
     Taken,
 )
+
+_GIVEN_UP = {NotNeeded: Ending.NOT_NEEDED, Cancel: Ending.CANCELLED, Taken: Ending.SENT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +105,13 @@ class Giving:
     reason: str = ""
     pins: list[int] = field(default_factory=list)
 
-    @property
-    def ready_tokens(self) -> int:
-        """Tokens of the prompt that may be posted: final, and all of them once prefill is over."""
-        if self.grant is None:
-            return 0
-        return self.grant.num_tokens if self.first_tokens is not None else self.num_final_tokens
+    def is_claimed_by(self, engine_id: str) -> bool:
+        """Whether this taker has reserved it."""
+        return self.claim is not None and self.claim.link.engine_id == engine_id
+
+    def is_claimed_by_another(self, engine_id: str) -> bool:
+        """Whether some taker has, and it is not this one."""
+        return self.claim is not None and self.claim.link.engine_id != engine_id
 
 
 class GiveConnector(Protocol):
@@ -118,7 +122,7 @@ class GiveConnector(Protocol):
 
         Raises:
             AgentError: a post was refused.
-            GeometryError: the reservation does not fit.
+            BlocksError: the reservation does not fit.
         """
 
     @property
@@ -142,7 +146,7 @@ class Giver:
         self.events: list[Event] = []
         self.num_expired = 0
         self.num_late = 0
-        self.failures: dict[str, int] = {}
+        self.failures: Counter[str] = Counter()
         self._config = config
         self._control = control
         self._flights = flights
@@ -261,13 +265,13 @@ class Giver:
     def _claimed_again(self, giving: Giving, link: Link, wanted: Reserving) -> None:
         """The same reservation again asks for a lost answer at most; any other is foreign."""
         assert giving.claim is not None
-        if giving.claim.link.engine_id == link.engine_id and giving.claim.wanted == wanted:
+        if giving.is_claimed_by(link.engine_id) and giving.claim.wanted == wanted:
             giving.claim = Claim(link, wanted)
             giving.last_posted &= not self._connector.waits_for_taken
             self._advance(giving)
             return
         self.num_late += 1
-        if giving.claim.link.engine_id != link.engine_id:
+        if giving.is_claimed_by_another(link.engine_id):
             reason = f"transfer {giving.transfer_id} is reserved by another engine"
             self._control.send(link.engine_id, self._failure(giving.transfer_id, reason))
 
@@ -278,27 +282,21 @@ class Giver:
             return
         giving.ending = Ending.FAILED
         giving.reason = f"the prompt has {grant.num_tokens} tokens at the giver, {claim.wanted.num_tokens} at the taker"
-        self._count_failure("prompt differs")
+        self.failures["prompt differs"] += 1
 
     def _give_up(self, link: Link, message: NotNeeded | Cancel | Taken) -> None:
         """The taker needs nothing more: stop, drain, free."""
         giving = self._givings.get(message.transfer_id)
+        foreign = giving is not None and giving.is_claimed_by_another(link.engine_id)
+        idle = foreign or giving is None or giving.claim is None  # nothing was ever posted to this taker
         if giving is None:
             self._ended.add(message.transfer_id, Ending.CANCELLED, self._clock())
-        elif giving.claim is not None and giving.claim.link.engine_id != link.engine_id:
+        elif foreign:
             self.num_late += 1
         elif giving.ending is None:
-            if isinstance(message, Taken):
-                giving.ending = Ending.SENT
-            elif isinstance(message, Cancel):
-                giving.ending = Ending.CANCELLED
-                giving.claim = giving.claim or Claim(link, _nothing(message.transfer_id))
-            else:
-                giving.ending = Ending.NOT_NEEDED
+            giving.ending = _GIVEN_UP[type(message)]
             self._finish(giving)
-            return
-        drained = giving is None or (giving.claim is not None and giving.claim.link.engine_id != link.engine_id)
-        if isinstance(message, Cancel) and drained:
+        if isinstance(message, Cancel) and idle:
             self._control.send(link.engine_id, Cancelled(transfer_id=message.transfer_id, rank=self._config.rank))
 
     def _renew(self, link: Link, transfer_ids: Sequence[str]) -> None:
@@ -306,7 +304,7 @@ class Giver:
             giving = self._givings.get(transfer_id)
             if giving is None or giving.deadline_s is None or giving.first_tokens is None:
                 continue
-            if giving.claim is None or giving.claim.link.engine_id == link.engine_id:
+            if not giving.is_claimed_by_another(link.engine_id):
                 giving.deadline_s = max(giving.deadline_s, self._clock() + self._config.lease_s)
 
     def taker_lost(self, engine_id: str, reason: str) -> None:
@@ -316,7 +314,7 @@ class Giver:
         """
         for giving in list(self._givings.values()):
             offered = giving.last_posted and self._connector.waits_for_taken
-            if giving.claim is not None and giving.claim.link.engine_id == engine_id and not offered:
+            if giving.is_claimed_by(engine_id) and not offered:
                 self._fail(giving, "taker lost", f"the taker {engine_id} was lost: {reason}")
 
     # What the agent and the clock say.
@@ -375,11 +373,8 @@ class Giver:
     def _fail(self, giving: Giving, kind: str, reason: str) -> None:
         if giving.ending is None:
             giving.ending, giving.reason = Ending.FAILED, reason
-            self._count_failure(kind)
+            self.failures[kind] += 1
         self._finish(giving)
-
-    def _count_failure(self, kind: str) -> None:
-        self.failures[kind] = self.failures.get(kind, 0) + 1
 
     def _finish(self, giving: Giving) -> None:
         """If the transfer is ending and nothing of it is in flight: say so, free its blocks, forget it."""
@@ -443,7 +438,3 @@ class Giver:
     def num_open(self) -> int:
         """Transfers that have not ended."""
         return len(self._givings)
-
-
-def _nothing(transfer_id: str) -> Reserving:
-    return Reserving(transfer_id=transfer_id, block_ids=(), num_tokens=0, num_cached_tokens=0)

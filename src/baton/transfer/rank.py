@@ -16,11 +16,13 @@ Reader = Callable[[int, int], bytes | memoryview]
 """Bytes at (address, length) of this rank's memory."""
 
 
-class GiverRank:
-    """Args:
-    rank: of this worker.
-    geometries: of all ranks of this engine, in order.
-    read: for digests; None: none are made.
+class _Rank:
+    """One rank of this engine.
+
+    Args:
+        rank: of this worker.
+        geometries: of all ranks of this engine, in order.
+        read: for digests; None: none are made or compared.
     """
 
     def __init__(self, rank: int, geometries: Sequence[RankGeometry], read: Reader | None = None) -> None:
@@ -32,6 +34,10 @@ class GiverRank:
     def geometry(self) -> RankGeometry:
         """Of this rank."""
         return self._geometries[self.rank]
+
+
+class GiverRank(_Rank):
+    """What both givers' connectors need."""
 
     def shares(self, link: Link) -> tuple[Share, ...]:
         """What this rank sends to a taker; none if another rank with the same heads stands in for it."""
@@ -46,18 +52,8 @@ class GiverRank:
         )
 
 
-class TakerRank:
-    """What both takers' connectors share. Args: as of `GiverRank`."""
-
-    def __init__(self, rank: int, geometries: Sequence[RankGeometry], read: Reader | None = None) -> None:
-        self.rank = rank
-        self._geometries = tuple(geometries)
-        self._read = read
-
-    @property
-    def geometry(self) -> RankGeometry:
-        """Of this rank."""
-        return self._geometries[self.rank]
+class TakerRank(_Rank):
+    """What both takers' connectors share."""
 
     def sources(self, link: Link) -> frozenset[int]:
         """Giver ranks that this rank gets bytes from."""

@@ -7,6 +7,7 @@ Deterministic: no thread, no socket, no clock of its own. What differs between p
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -124,7 +125,7 @@ class TakeConnector(Protocol):
         """Start to READ what a rank offers (pull). Returns False if there is nothing to read.
 
         Raises:
-            TransferError, ReservationError: the offer cannot be right.
+            TransferError, BlocksError: the offer cannot be right.
             AgentError: a post was refused.
         """
 
@@ -162,7 +163,7 @@ class Taker:
     ) -> None:
         self.events: list[Event] = []
         self.num_late = 0
-        self.failures: dict[str, int] = {}
+        self.failures: Counter[str] = Counter()
         self._config = config
         self._control = control
         self._flights = flights
@@ -423,7 +424,7 @@ class Taker:
     def _report(self, taking: Taking, kind: str, reason: str, *, refused: bool = False) -> None:
         """The request goes on without; said once."""
         taking.failed = True
-        self.failures[kind] = self.failures.get(kind, 0) + 1
+        self.failures[kind] += 1
         self.events.append(Failed(transfer_id=taking.transfer_id, reason=reason, refused=refused))
 
     def _fail(self, taking: Taking, kind: str, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -39,7 +40,9 @@ class TransferParts:
 
 
 class TransferWorker:
-    """Runs the transfer thread. `tell`, `take_events`, `stats` and `close` are the engine loop's; none awaits a peer.
+    """Runs the transfer thread. `tell`, `take_events` and `stats` are the engine loop's; none awaits a peer.
+
+    It ends with the process, or on an error, which `take_events` raises.
 
     Args:
         wake_engine: called, on the transfer thread, when there are events to take.
@@ -56,7 +59,6 @@ class TransferWorker:
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._stats = TransferStats()
         self._death: Exception | None = None
-        self._closing = threading.Event()
         self._next_tick_s = self._next_stats_s = 0.0
         self._thread = threading.Thread(target=self._run, name="baton-transfer", daemon=True)
         self._thread.start()
@@ -88,16 +90,10 @@ class TransferWorker:
         """Figures, at most a moment old."""
         return self._stats
 
-    def close(self) -> None:
-        """End the thread, release sockets and agent. Posts in flight may still touch memory: end the process soon."""
-        self._closing.set()
-        self._parts.sockets.wake()
-        self._thread.join(timeout=5)
-
     def _run(self) -> None:
         try:
             self._prepare()
-            while not self._closing.is_set():
+            while True:
                 self._turn()
                 self._rest()
         except Exception as error:
@@ -183,10 +179,8 @@ class TransferWorker:
 
     def _figures(self) -> TransferStats:
         parts, giver, taker = self._parts, self._parts.giver, self._parts.taker
-        failures: dict[str, int] = {}
-        for side in (giver, taker):
-            for kind, number in () if side is None else side.failures.items():
-                failures[kind] = failures.get(kind, 0) + number
+        sides = [side for side in (giver, taker) if side is not None]
+        failures: Counter[str] = sum((side.failures for side in sides), Counter())
         return TransferStats(
             num_waiting=taker.num_waiting if taker else 0,
             num_unmatched=giver.num_unmatched if giver else 0,
@@ -195,7 +189,7 @@ class TransferWorker:
             num_quarantined=taker.num_quarantined if taker else 0,
             num_links=parts.peers.num_links,
             num_expired=giver.num_expired if giver else 0,
-            num_late=parts.peers.num_late + sum(side.num_late for side in (giver, taker) if side is not None),
+            num_late=parts.peers.num_late + sum(side.num_late for side in sides),
             num_malformed=parts.peers.num_malformed,
-            failures=failures,
+            failures=dict(failures),
         )
