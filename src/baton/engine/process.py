@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -32,7 +32,6 @@ from baton.engine.handoff_options import NO_PEERS, HandoffOptions
 from baton.engine.options import EngineOptions
 from baton.obs.log import get_logger, show_logs
 from baton.transfer.card import shown
-from baton.transfer.worker import TransferWorker
 from baton.wire.channel import EngineSocket
 from baton.wire.engine import (
     Admitted,
@@ -48,6 +47,9 @@ from baton.wire.engine import (
     ToEngine,
     moment_of,
 )
+
+if TYPE_CHECKING:
+    from baton.transfer.worker import TransferWorker
 
 _log = get_logger("baton.engine.process")
 _IDLE_S = 0.5  # between looks at the parent while nothing happens
