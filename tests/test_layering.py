@@ -19,16 +19,18 @@ ALLOWED: dict[str, set[str]] = {
     "wire": {"core"},
     "cache": {"core"},
     "text": {"core"},
+    "web": {"core", "obs", "wire"},
     "layers": {"core", "kernels"},
     "sched": {"core", "obs", "cache"},
     "transfer": {"core", "obs", "wire", "cache"},
     "models": {"core", "kernels", "cache", "text", "layers"},
-    "server": {"core", "obs", "wire", "text"},
+    "server": {"core", "obs", "wire", "text", "web"},
+    "router": {"core", "obs", "wire", "web"},
     "engine": {"core", "kernels", "obs", "wire", "cache", "text", "layers", "sched", "transfer", "models"},
-    "cluster": {"core", "obs", "wire", "text", "server", "engine"},
-    "cli": {"core", "obs", "text", "wire", "server", "engine", "cluster"},
+    "cluster": {"core", "obs", "wire", "text", "web", "server", "router", "engine"},
+    "cli": {"core", "obs", "text", "wire", "web", "server", "router", "engine", "cluster"},
 }
-TORCH_FREE = ["core", "obs", "wire", "cache", "text", "sched", "transfer", "server", "cluster"]
+TORCH_FREE = ["core", "obs", "wire", "cache", "text", "web", "sched", "transfer", "server", "router", "cluster"]
 TORCH_FREE_MODULES = [
     "baton",
     "baton.engine.stub_runner",
@@ -38,7 +40,7 @@ TORCH_FREE_MODULES = [
     "baton.engine.stub_process",
     "baton.cli.main",
 ]
-ONE_FILE_EACH = ["xgrammar", "gguf", "safetensors", "zmq", "nixl", "prometheus_client", "opentelemetry"]
+ONE_FILE_EACH = ["xgrammar", "gguf", "safetensors", "zmq", "nixl", "prometheus_client", "opentelemetry", "aiohttp"]
 
 
 def imported_modules(source: str) -> Iterator[str]:

@@ -18,9 +18,9 @@ import pytest
 from starlette.requests import Request
 
 from baton.server.config import ServerConfig
-from baton.server.errors import ApiError
-from baton.server.guard import clean_id
-from baton.server.limits import BodyReader
+from baton.web.errors import ApiError
+from baton.web.guard import clean_id
+from baton.web.limits import BodyReader
 from tests.server.harness import Server, events_of, run_server
 from tests.server.test_http_cases import check_error
 

@@ -26,7 +26,8 @@ from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.sampling import SamplingParams
 from baton.core.stats import SchedulerStats
 from baton.server.metrics import ServerMetrics
-from baton.server.page import content_security_policy, load_page, routes
+from baton.server.page import routes
+from baton.web.page import content_security_policy, load_page
 from baton.wire.engine import Admitted, EngineInfo, Output, PeerInfo
 from tests.server.scripted import peer_info
 from tests.server.webdriver import CHROMEDRIVER, CHROMIUM, Browser, browser
@@ -120,7 +121,7 @@ def test_metrics_come_as_the_text_format() -> None:
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
-    html = load_page().html.decode()
+    html = load_page("baton.server").html.decode()
     outside = [url for url in re.findall(r"(?:https?:)?//[\w.]+", html) if url != "http://www.w3.org"]
     assert outside == []  # www.w3.org names the SVG namespace of the icon, it is not fetched
     assert re.findall(r"""(?:src|href)=["'](?!data:|metrics|v1/)""", html) == []

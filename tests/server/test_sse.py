@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from baton.server.config import ServerConfig
-from baton.server.errors import ApiError
-from baton.server.sse import DONE, EventStream
+from baton.web.errors import ApiError
+from baton.web.sse import DONE, EventStream
 from tests.server.harness import Server, run_server
 from tests.server.test_limits import COMPLETIONS, eventually
 

@@ -15,11 +15,11 @@ from baton.server.chat import create_chat
 from baton.server.completions import create_completion
 from baton.server.config import ServerConfig
 from baton.server.engine_client import EngineClient
-from baton.server.errors import ApiError, ClientGoneError, on_client_gone, on_error
-from baton.server.guard import Guard
 from baton.server.metrics import ServerMetrics
 from baton.server.state import ServerState
 from baton.text.tokenizer import Tokenizer
+from baton.web.errors import ApiError, ClientGoneError, on_client_gone, on_error
+from baton.web.guard import Guard
 
 
 def create_app(

@@ -13,10 +13,10 @@ from starlette.requests import Request as HttpRequest
 from baton.core.handoff import Handoff, Ticket
 from baton.core.sampling import Grammar
 from baton.obs.log import get_logger
-from baton.server.guard import clean_id
 from baton.server.handoff_params import check_taking, parse_handoff, prefill_only, ticket_params, unknown_names
 from baton.server.response_format import response_grammar
 from baton.server.state import ServerState, state_of
+from baton.web.guard import clean_id
 from baton.wire.openai.common import GenerationFields
 from baton.wire.openai.decode import decode, unknown_fields
 from baton.wire.openai.handoff import TicketParams

@@ -15,10 +15,10 @@ from baton.server.chat_answer import ChatAnswer
 from baton.server.generation import Generation
 from baton.server.params import fit_max_tokens, sampling_params, truncated
 from baton.server.prompts import Prompt, chat_prompt, check_counts
-from baton.server.sse import EventStream
 from baton.server.stream import events
 from baton.server.submission import engine_request
 from baton.server.tools.choice import ToolUse, parse_tool_use
+from baton.web.sse import EventStream
 from baton.wire.openai.chat import ChatRequest
 
 _UNSUPPORTED = {

@@ -16,9 +16,9 @@ from baton.server.completion_answer import CompletionAnswer
 from baton.server.generation import Generation
 from baton.server.params import MAX_N, fit_max_tokens, is_greedy, sampling_params, truncated
 from baton.server.prompts import Prompt, completion_prompts
-from baton.server.sse import EventStream
 from baton.server.stream import events
 from baton.server.submission import engine_request
+from baton.web.sse import EventStream
 from baton.wire.openai.completions import CompletionRequest
 
 _DEFAULT_MAX_TOKENS = 16

@@ -12,11 +12,11 @@ from starlette.types import Receive
 from baton.core.handoff import Ticket
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.server.engine_client import DeltaStream
-from baton.server.errors import ApiError, ClientGoneError
 from baton.server.metrics import RequestMetrics
 from baton.server.request_log import log_end, log_start
 from baton.server.state import ServerState
 from baton.text.outputs import OutputCollector
+from baton.web.errors import ApiError, ClientGoneError
 
 
 class Ending(Enum):

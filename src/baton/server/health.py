@@ -8,8 +8,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from baton.server.engine_client import EngineState
-from baton.server.errors import ApiError
 from baton.server.state import state_of
+from baton.web.errors import ApiError
 
 
 async def health(http: HttpRequest) -> Response:

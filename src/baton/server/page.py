@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import resources
 from importlib.metadata import version
 
 import msgspec
@@ -17,51 +12,8 @@ from starlette.routing import Route
 
 from baton.obs.metrics import CONTENT_TYPE
 from baton.server.metrics import ServerMetrics
+from baton.web.page import load_page
 from baton.wire.engine import PeerInfo
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """The page as it is sent.
-
-    Attributes:
-        html: one document, its style and script inside.
-        policy: the Content-Security-Policy that lets nothing but this style and this script run.
-    """
-
-    html: bytes
-    policy: str
-
-
-def load_page() -> Page:
-    """Read the page that comes with the package."""
-    html = resources.files("baton.server").joinpath("static/page.html").read_text(encoding="utf-8")
-    return Page(html=html.encode(), policy=content_security_policy(html))
-
-
-def content_security_policy(html: str) -> str:
-    """The strictest policy under which a page with inline <style> and <script> elements works.
-
-    Hashes are over the elements' text (Content Security Policy Level 3, section 6.7.2.3).
-    """
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {_hashes(html, 'script')}",
-            f"style-src {_hashes(html, 'style')}",
-            "connect-src 'self'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-        )
-    )
-
-
-def _hashes(html: str, tag: str) -> str:
-    texts = re.findall(rf"<{tag}>(.*?)</{tag}>", html, flags=re.DOTALL)
-    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
-    return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
 def routes(
@@ -74,17 +26,11 @@ def routes(
         state: the engine's state at this moment: "starting", "ready" or "dead".
         peer: what the engine is to others at this moment; another incarnation has another id.
     """
-    page = load_page()
-    headers = {
-        "Content-Security-Policy": page.policy,
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",
-    }
+    page = load_page("baton.server")
     served = served_facts(metrics, chat=chat)
 
     async def show_page(_: Request) -> Response:
-        return Response(page.html, media_type="text/html; charset=utf-8", headers=headers)
+        return Response(page.html, media_type="text/html; charset=utf-8", headers=page.headers)
 
     async def show_stats(_: Request) -> Response:
         body = {"state": state(), "served": served, **metrics.snapshot()}

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from baton.core.errors import RequestError
 from baton.server.config import ServerConfig
 from baton.server.engine_client import EngineClient, EngineState
-from baton.server.errors import ApiError
 from baton.server.handoff_traces import HandoffTraces
-from baton.server.limits import BodyReader
 from baton.server.token_texts import TokenTexts
 from baton.server.tools.parser import detect_tool_format
 from baton.text.tokenizer import Tokenizer
+from baton.web.errors import ApiError
+from baton.web.limits import BodyReader
 
 if TYPE_CHECKING:
     from baton.server.metrics import ServerMetrics

@@ -9,7 +9,7 @@ from baton.core.handoff import Ticket
 from baton.core.request import SequenceDelta
 from baton.server.choice import Choice, Piece, choices_of
 from baton.server.generation import Generation
-from baton.server.sse import event
+from baton.web.sse import event
 
 Batch = list[tuple[int, SequenceDelta]]
 

@@ -8,8 +8,8 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from baton.server.errors import ApiError
 from baton.server.state import state_of
+from baton.web.errors import ApiError
 
 
 async def show_trace(http: HttpRequest) -> Response:

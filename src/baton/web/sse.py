@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from baton.obs.log import get_logger
-from baton.server.errors import ClientGoneError, as_api_error, error_body
+from baton.web.errors import ClientGoneError, as_api_error, error_body
 
 _log = get_logger(__name__)
 _GRACE_S = 1.0  # for each piece after the deadline, the event that says so among them

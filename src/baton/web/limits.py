@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.requests import ClientDisconnect, Request
 
-from baton.server.errors import ApiError, ClientGoneError
+from baton.web.errors import ApiError, ClientGoneError
 
 READ_S = 60.0
 """For a whole body: one that trickles in holds memory and a connection for as long as its client likes."""

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from baton.obs.log import get_logger
-from baton.server.errors import ApiError, ClientGoneError, as_api_error, error_response
+from baton.web.errors import ApiError, ClientGoneError, as_api_error, error_response
 
 _log = get_logger(__name__)
 OPEN_PATHS = frozenset(("/", "/health", "/live", "/ready", "/ping", "/version", "/load", "/metrics", "/stats"))
