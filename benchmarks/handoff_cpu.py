@@ -4,12 +4,13 @@
 
 Two engine processes, one core and one thread each, a random 8-layer model, NIXL over UCX's default transports.
 
-1. *Posting is off the loop*: the decode engine runs a few long sequences. In turns of `--turn-s` seconds, prompts of
-   4096 tokens arrive at the prefill engine at `--rate` a second and are handed over ("with"), or are only prefilled
-   there ("without"). The prefill engine finds them in its prefix cache, so both turns cost it the same; the decode
-   engine caches nothing, so every hand-off moves the whole prompt. The requests ask for one token, which arrives with
-   the hand-off, so that they add no decode steps. Reported: p50 and p99 of the time between two tokens of the running
-   sequences, by the decode engine's clock, and the ratios.
+1. *Posting is off the loop*: the decode engine runs a few sequences, new ones in each turn, so that they are as long in
+   one turn as in another. In turns of `--turn-s` seconds, prompts of 4096 tokens arrive at the prefill engine at
+   `--rate` a second and are handed over ("with"), or are only prefilled there ("without"). The prefill engine finds
+   them in its prefix cache, so both turns cost it the same; the decode engine caches nothing, so every hand-off moves
+   the whole prompt. The requests ask for one token, which arrives with the hand-off, so that they add no decode steps.
+   Reported: p50 and p99 of the time between two tokens of the running sequences, by the decode engine's clock, and the
+   ratios.
 2. *What crosses when*: fresh prompts of 8 chunks, one at a time. Reported: bytes, descriptors, blocks, the share of
    bytes posted before prefill ended, and the time from the end of prefill to the last completion.
 """
@@ -160,24 +161,17 @@ async def off_the_loop(args: argparse.Namespace, prefill: Engine, decode: Engine
     prompts = [tokens(seed) for seed in range(4)]
     for prompt in prompts:
         await hand_over(prefill, decode, prompt, args.mode)
-    running = [
-        asyncio.create_task(decode.run(request(f"run-{i}", tokens(100 + i, 64), 8000))) for i in range(args.running)
-    ]
-    await asyncio.sleep(2)
     gaps: dict[str, list[float]] = {"with": [], "without": []}
     ratios = []
     for turn in range(args.turns):
         both = {}
         for kind in ("with", "without") if turn % 2 == 0 else ("without", "with"):
-            decode.gaps_s.clear()
-            await arrivals(args, prefill, decode, prompts, over=kind == "with")
-            both[kind] = list(decode.gaps_s)
+            async with decoding(decode, args.running):
+                decode.gaps_s.clear()
+                await arrivals(args, prefill, decode, prompts, over=kind == "with")
+                both[kind] = list(decode.gaps_s)
             gaps[kind] += both[kind]
         ratios.append(percentile(both["with"], 99) / percentile(both["without"], 99))
-    assert not any(task.done() for task in running), "the running sequences ended too early"
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
     figures = {
         kind: {"p50_ms": percentile(values, 50) * 1e3, "p99_ms": percentile(values, 99) * 1e3, "tokens": len(values)}
         for kind, values in gaps.items()
@@ -188,6 +182,20 @@ async def off_the_loop(args: argparse.Namespace, prefill: Engine, decode: Engine
         "p99_ratio_of_each_turn": ratios,
         "tokens_handed_over_at_once": LONG,
     }
+
+
+@asynccontextmanager
+async def decoding(decode: Engine, count: int) -> AsyncIterator[None]:
+    """Sequences that decode from here to the end of the block."""
+    names = [f"run-{secrets.token_hex(8)}" for _ in range(count)]
+    asked = [request(each, tokens(100 + place, 64), 8000) for place, each in enumerate(names)]
+    tasks = [asyncio.create_task(decode.run(each)) for each in asked]
+    await asyncio.sleep(1)
+    yield
+    assert not any(task.done() for task in tasks), "the running sequences ended too early"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def arrivals(

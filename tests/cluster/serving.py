@@ -119,11 +119,14 @@ class Server:
                     yield data if data == "[DONE]" else json.loads(data)
 
 
-def stub_server(*, restart_engine: bool = False, port: int = 0, stub: dict[str, Any], **config: Any) -> Server:
-    """A server over the stand-in engine."""
+def stub_server(
+    *, restart_engine: bool = False, port: int = 0, stub: dict[str, Any], router: str = "", **config: Any
+) -> Server:
+    """A server over the stand-in engine. router: where it registers."""
     given = {
         "config": {"host": "127.0.0.1", "port": port, **config},
         "stub": stub,
         "restart_engine": restart_engine,
+        "router": router,
     }
     return Server([sys.executable, str(STUB_SERVER), json.dumps(given)])

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from baton.cluster.launch import EngineLaunch
@@ -132,7 +133,7 @@ def test_restarts_are_bounded() -> None:
 def test_sigterm_lets_running_requests_end_and_refuses_new_ones() -> None:
     with stub_server(stub=SLOW) as server:
         server.ready()
-        stream = Streaming(server, max_tokens=60)
+        stream = Streaming(server, max_tokens=60, return_token_ids=True)
         server.process.send_signal(signal.SIGTERM)
         until(lambda: server.status("/ready") == 503)
         assert server.status("/health") == 200
@@ -140,7 +141,7 @@ def test_sigterm_lets_running_requests_end_and_refuses_new_ones() -> None:
         assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
         events = stream.end()
         assert finish_reasons(events) == ["length"] and errors(events) == []
-        assert len([e for e in events if e != "[DONE]"]) == 60
+        assert sum(len(choice["token_ids"]) for event in events[:-1] for choice in event["choices"]) == 60
         assert server.exit() == 0
 
 
@@ -215,16 +216,37 @@ def test_a_port_in_use_is_one_line_and_code_2_and_no_engine() -> None:
 
 
 def test_a_port_taken_while_the_engine_loads() -> None:
-    """Both may bind before either listens; the loser ends cleanly."""
+    """Both may bind before either listens; the loser ends cleanly. Its engine is held up until the other serves."""
     port = free_port()
     with stub_server(port=port, stub={"start_s": 1.0}) as slow:
         until(lambda: children(slow.process.pid))
-        slow.engine()
+        os.kill(slow.engine(), signal.SIGSTOP)
         with stub_server(port=port, stub={}) as quick:
             quick.ready()
+            os.kill(slow.engine(), signal.SIGCONT)
             assert slow.exit() == 2
             assert str(port) in slow.stderr().splitlines()[-1]
             assert quick.status("/health") == 200
+
+
+def test_a_stopped_engine_is_seen_while_its_server_answers() -> None:
+    """The engine answers twice a second, so two seconds of silence are at least 1.4 s of it being stopped."""
+
+    def silent_s() -> float:
+        seconds: float = httpx.get(server.url + "/stats", timeout=5).json()["engine_silent_s"]
+        return seconds
+
+    with stub_server(stub={}) as server:
+        server.ready()
+        until(lambda: silent_s() < 0.2)
+        os.kill(server.engine(), signal.SIGSTOP)
+        stopped = time.monotonic()
+        until(lambda: silent_s() > 1.0, 5)
+        assert 0.3 < time.monotonic() - stopped < 1.5
+        assert silent_s() > 1.0 and server.status("/live") == 200
+        os.kill(server.engine(), signal.SIGCONT)
+        until(lambda: silent_s() < 0.2, 5)
+        assert server.complete().status_code == 200
 
 
 def test_a_killed_server_takes_its_engine_along() -> None:

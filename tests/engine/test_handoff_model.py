@@ -90,10 +90,21 @@ def outputs(deltas: list[SequenceDelta], request_id: str) -> dict[int, list[Any]
 
 
 def hand_over(
-    giver: Rig, taker: Rig, request: Request, tokens: int, first: tuple[FirstToken, ...] | None = None
+    giver: Rig,
+    taker: Rig,
+    request: Request,
+    tokens: int,
+    first: tuple[FirstToken, ...] | None = None,
+    *,
+    given: int | None = None,
 ) -> list[SequenceDelta]:
-    """Both legs, `tokens` of the prompt carried over. Returns the decode leg's deltas."""
-    prefill = replace(request.params, max_tokens=1, min_tokens=min(1, request.params.min_tokens))
+    """Both legs, `tokens` of the prompt carried over. Returns the decode leg's deltas.
+
+    given: n of the prefill leg, where it is not that of the request.
+    """
+    prefill = replace(
+        request.params, n=given or request.params.n, max_tokens=1, min_tokens=min(1, request.params.min_tokens)
+    )
     name = request.request_id
     giver.engine.add(replace(request, params=prefill, handoff=Handoff(transfer_id=name)))
     taker.engine.add(replace(request, handoff=Handoff(transfer_id=name, source=SOURCE)))
@@ -124,6 +135,26 @@ def test_the_decode_leg_yields_what_the_giver_would_yield_alone(pair: tuple[Rig,
     giver.engine.add(alone)
     assert landed == outputs(giver.run(), alone.request_id)
     assert all(len(tokens) >= 5 for tokens, _, _ in landed.values())
+    for each in pair:
+        each.engine.check()
+        assert each.engine.stats().used_blocks == 0
+
+
+@pytest.mark.parametrize("length", [5, 16, 37, 48])
+@pytest.mark.parametrize("flavour", ["seeded", "logprobs", "penalties", "grammar"])
+def test_siblings_whose_first_token_does_not_come_sample_it_here(
+    pair: tuple[Rig, Rig], flavour: str, length: int
+) -> None:
+    """A router asks for one token only (n 1): the draw depends on seed and index, so it is the same here."""
+    giver, taker = pair
+    name = f"{flavour} of {length}"
+    params = SamplingParams(max_tokens=9, ignore_eos=True, **{**FLAVOURS[flavour], "n": 3})
+    request = Request(request_id=name, prompt_token_ids=tuple(range(5, 5 + length)), params=params, cache_salt=name)
+    landed = outputs(hand_over(giver, taker, request, length, given=1), name)
+    alone = replace(request, request_id=f"{name} alone")
+    giver.engine.add(alone)
+    assert landed == outputs(giver.run(), alone.request_id) and len(landed) == 3
+    assert len({tuple(tokens) for tokens, _, _ in landed.values()}) > 1
     for each in pair:
         each.engine.check()
         assert each.engine.stats().used_blocks == 0

@@ -137,7 +137,9 @@ def test_what_vllm_does_not_measure_of_handoffs() -> None:
     figures.handoff.observe(record(3000, 2950))
     figures.handoff.observe(record(0, 0))  # everything was there already
     assert figures.handoff.early_share == 0.8
-    figures.handoff.stats = TransferStats(num_quarantined=4, num_malformed=5, num_late=6, failures={"a": 1, "b": 2})
+    figures.handoff.stats = TransferStats(
+        num_quarantined=4, num_malformed=5, num_late=6, num_dropped=9, failures={"a": 1, "b": 2}
+    )
     figures.stats = replace(EMPTY, pinned_blocks=7, num_fallbacks=8)
     text = exposition(figures)
     for line in (
@@ -149,6 +151,7 @@ def test_what_vllm_does_not_measure_of_handoffs() -> None:
         'baton_handoff_pinned_blocks{engine="0",model_name="tiny"} 7.0',
         'baton_handoff_malformed_total{engine="0",model_name="tiny"} 5.0',
         'baton_handoff_late_total{engine="0",model_name="tiny"} 6.0',
+        'baton_handoff_dropped_total{engine="0",model_name="tiny"} 9.0',
         'baton_handoff_fallbacks_total{engine="0",model_name="tiny"} 8.0',
         'baton_handoff_failures_total{engine="0",model_name="tiny",reason="b"} 2.0',
         'vllm:nixl_num_failed_transfers_total{engine="0",model_name="tiny"} 3.0',

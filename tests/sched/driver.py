@@ -8,7 +8,7 @@ by the list of blocks that queued steps use and by the KV that the steps find.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from baton.cache.manager import CacheManager
@@ -94,7 +94,7 @@ class Driver:
         self.scheduler.add(request)
         self.requests[request.request_id] = request
         for index in range(request.params.n):
-            self.outcomes[request.request_id, index] = Outcome()
+            self.outcomes[request.request_id, index] = Outcome(tokens=list(request.resumed))
 
     def finish(self, request_id: str, index: int | None = None, reason: FinishReason = FinishReason.ABORT) -> None:
         """End a request or a sequence; exactly the unfinished ones must be reported."""
@@ -264,8 +264,10 @@ def check_outcome(driver: Driver, request: Request, index: int, outcome: Outcome
     assert (outcome.tokens, outcome.reason, outcome.stop_token_id) == (tokens, reason, stop_token_id)
     (num_cached,) = outcome.num_cached
     least_computed = 0 if request.handoff is not None and not request.handoff.gives else 1
-    assert num_cached % driver.setup.block_tokens == 0
-    assert 0 <= num_cached <= len(request.prompt_token_ids) - least_computed
+    if not request.resumed:
+        assert num_cached % driver.setup.block_tokens == 0
+        assert num_cached <= len(request.prompt_token_ids) - least_computed
+    assert 0 <= num_cached <= len(request.prompt_token_ids)
     assert driver.setup.caching or num_cached == 0
 
 
@@ -314,6 +316,14 @@ def random_request(rng: Random, request_id: str, max_model_len: int) -> Request:
     )
 
 
+def maybe_resumed(driver: Driver, request: Request, rng: Random) -> Request:
+    """Every second request that may, with some of its outputs known from the start."""
+    if request.params.n > 1 or request.params.prompt_logprobs is not None or rng.random() < 0.5:
+        return request
+    outputs, _, _ = expected(driver, request, 0)
+    return replace(request, resumed=tuple(outputs[: rng.randrange(len(outputs))]))
+
+
 def run_random(seed: int, *, watch_blocks: bool = True) -> Driver:
     """One random schedule from a seed: arrivals, aborts and a network between steps, then run to the end."""
     rng = Random(seed)
@@ -323,7 +333,8 @@ def run_random(seed: int, *, watch_blocks: bool = True) -> Driver:
     while left > 0:
         event = rng.random()
         if event < rate:
-            driver.add(random_request(rng, f"r{left}", driver.setup.max_model_len))
+            request = random_request(rng, f"r{left}", driver.setup.max_model_len)
+            driver.add(maybe_resumed(driver, request, Random(seed + left)))
             left -= 1
         elif event < 0.23 and driver.requests:
             driver.finish(rng.choice(list(driver.requests)), rng.choice((None, 0, 1)))

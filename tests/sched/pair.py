@@ -146,6 +146,7 @@ class Wire:
         transfer = self.transfers[transfer_id]
         if transfer.over or transfer.grant is None or transfer.reserve is None:
             return
+        assert transfer.grant.prompt_digest == transfer.reserve.prompt_digest, transfer_id
         first = max(transfer.sent, transfer.reserve.num_cached_tokens)
         if first < transfer.final:
             transfer.posts.append(Post(transfer.grant, transfer.reserve, first, transfer.final))

@@ -18,7 +18,7 @@ from baton.core.exchange import (
     Settled,
     Withdraw,
 )
-from baton.core.handoff import FailurePolicy, Ticket
+from baton.core.handoff import FailurePolicy, Ticket, prompt_digest
 from baton.core.request import FinishReason, Request
 from tests.sched.driver import Driver, Setup, make_request
 from tests.sched.pair import giving
@@ -67,7 +67,13 @@ def test_a_prompt_is_granted_told_chunk_by_chunk_and_kept_for_the_taker() -> Non
     assert told(run) == [Announce(transfer_id="t-r")]
     now(run)
     assert told(run) == [
-        Grant(pin=0, transfer_id="t-r", block_ids=(0, 1, 2), num_tokens=11),
+        Grant(
+            pin=0,
+            transfer_id="t-r",
+            block_ids=(0, 1, 2),
+            num_tokens=11,
+            prompt_digest=prompt_digest(run.requests["r"].prompt_token_ids),
+        ),
         Progress(transfer_id="t-r", num_final_tokens=5),
     ]
     now(run)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from baton.cache.pool import BlockPool
 from baton.core.request import FinishReason
-from tests.sched.driver import Driver, Setup, expected, random_request, random_setup, run_random
+from tests.sched.driver import Driver, Setup, expected, maybe_resumed, random_request, random_setup, run_random
 
 FAST, BULK = range(400), range(400, 10_400)
 
@@ -23,6 +23,8 @@ def test_random_schedules() -> None:
     # The seeds do reach what they are meant to test.
     assert sum(s.num_preemptions for s in stats) > 100
     assert sum(s.prefix_hit_tokens for s in stats) > 500
+    resumed = [r for driver in drivers for r in driver.requests.values() if r.resumed]
+    assert len(resumed) > 200
     reasons = [outcome.reason for driver in drivers for outcome in driver.outcomes.values()]
     for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT):
         assert reasons.count(reason) > 50
@@ -92,7 +94,7 @@ class ScheduleMachine(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 2**16))
     def add(self, seed: int) -> None:
         request = random_request(Random(seed), f"r{self.arrivals}", self.driver.setup.max_model_len)
-        self.driver.add(request)
+        self.driver.add(maybe_resumed(self.driver, request, Random(seed)))
         self.arrivals += 1
 
     @precondition(lambda self: self.arrivals > 0)

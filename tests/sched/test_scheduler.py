@@ -1,5 +1,7 @@
 """The scheduler from outside: what it refuses, what a step carries, what a commit returns, what an end leaves."""
 
+from dataclasses import replace
+
 import pytest
 
 from baton.cache.manager import CacheManager
@@ -59,6 +61,8 @@ def test_a_pool_smaller_than_one_sequence_is_refused_with_the_numbers() -> None:
         (request(prompt=0), "prompt", "at least one token"),
         (request(prompt=32), "prompt", "prompt has 32 tokens; at most 31 fit, for max_model_len=32"),
         (request("live"), "request_id", "'live' is already in use"),
+        (replace(request(max_tokens=2), resumed=(7, 8)), "resume_token_ids", "hold the end already"),
+        (replace(request(stop_token_ids=(8,)), resumed=(7, 8)), "resume_token_ids", "hold the end already"),
     ],
 )
 def test_bad_requests_are_refused_and_leave_nothing(bad: Request, param: str, message: str) -> None:
@@ -68,6 +72,33 @@ def test_bad_requests_are_refused_and_leave_nothing(bad: Request, param: str, me
         scheduler.add(bad)
     assert error.value.param == param
     assert scheduler.stats().num_waiting == 1
+
+
+def test_a_resumed_sequence_begins_with_its_outputs_as_after_a_preemption() -> None:
+    scheduler = make(budget=16)
+    asked = replace(request(max_tokens=4), resumed=(7, 8))
+    scheduler.add(asked)
+    step = planned(scheduler)
+    tokens = (*asked.prompt_token_ids, 7, 8)
+    assert step == Step(
+        number=0,
+        admissions=(Admission(slot=0, request=asked, index=0, token_ids=tokens, block_ids=(0, 1)),),
+        chunks=(Chunk(slot=0, start=0, num_tokens=8),),
+        samples=(SampleRow(chunk=0, slot=0, position=8, num_output_tokens=2),),
+    )
+    assert commit(scheduler, step, 9) == [SequenceDelta(request_id="r", index=0, token_ids=(9,))]
+    (last,) = commit(scheduler, planned(scheduler), 10)
+    assert last.finish_reason is FinishReason.LENGTH and not scheduler.has_work()
+
+
+def test_cached_tokens_of_a_resumed_sequence_are_the_prompts() -> None:
+    scheduler = make()
+    scheduler.add(request("first", prompt=6, max_tokens=8))
+    while (step := scheduler.schedule()) is not None:
+        commit(scheduler, step, *(7,) * len(step.samples))
+    scheduler.add(replace(request("again", prompt=6, max_tokens=8), resumed=(7,) * 6))  # 12 tokens, 8 in full blocks
+    (delta,) = commit(scheduler, planned(scheduler), 7)
+    assert delta.num_cached_tokens == 6 and scheduler.stats().prefix_hit_tokens == 8
 
 
 def test_steps_carry_only_what_changed() -> None:

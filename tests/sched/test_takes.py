@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from baton.core.exchange import Command, Expect, Failed, FirstToken, Forgo, Landed, Reserve, Settled
-from baton.core.handoff import FailurePolicy
+from baton.core.handoff import FailurePolicy, prompt_digest
 from baton.core.request import FinishReason, Request
 from baton.core.step import Step
 from baton.engine.stub_runner import StubRunner
@@ -83,7 +83,13 @@ def test_a_request_expects_reserves_lands_and_decodes_without_prefill() -> None:
     assert (stats.num_reserved, stats.num_waiting, stats.num_running, stats.pinned_blocks) == (1, 0, 0, 3)
     reserve = run.reserved()
     assert reserve == Reserve(
-        pin=0, transfer_id="t-r", source=SOURCE, block_ids=(0, 1, 2), num_tokens=10, num_cached_tokens=0
+        pin=0,
+        transfer_id="t-r",
+        source=SOURCE,
+        block_ids=(0, 1, 2),
+        num_tokens=10,
+        prompt_digest=prompt_digest(run.requests["r"].prompt_token_ids),
+        num_cached_tokens=0,
     )
     run.land(reserve)
     assert len(run.outcomes["r", 0].tokens) == 1 and not run.scheduler.stalled
@@ -278,13 +284,11 @@ def test_a_failure_falls_back_to_a_prefill_here_in_the_same_place(state: str) ->
     run.add(make_request("after", 4, first=70, max_tokens=2))
     run.schedule()
     assert run.scheduler.stats().num_reserved == (state == "reserved")
+    late = Landed(transfer_id="t-r", first_tokens=(FirstToken(index=0, token_id=1),))
     run.fail("r")
     stats = run.scheduler.stats()
     assert (stats.num_fallbacks, stats.num_reserved, stats.pinned_blocks) == (1, 0, 3 * (state == "reserved"))
-    run.land(
-        Reserve(pin=9, transfer_id="t-r", source=SOURCE, block_ids=(), num_tokens=10, num_cached_tokens=10), 9, False
-    )
-    assert run.outcomes["r", 0].tokens == []  # it landed too late: nobody waits for it
+    assert run.scheduler.on_event(late) == []  # nobody waits for it
     while not run.outcomes["r", 0].tokens:
         run.schedule()
         run.commit()

@@ -10,7 +10,7 @@ from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.stats import EMPTY
 from baton.server.engine_client import EngineClient
 from baton.wire.channel import EngineSocket
-from baton.wire.engine import Cancel, EngineInfo, FromEngine, Output, PeerInfo, Ready, Stop, Submit
+from baton.wire.engine import Cancel, EngineInfo, FromEngine, Output, PeerInfo, Ready, Stop, Submit, Withdraw
 from tests.server.harness import VOCAB
 
 Script = Callable[[Request], Iterable[FromEngine]]
@@ -59,12 +59,14 @@ class ScriptedEngine:
     Attributes:
         requests: in order of arrival.
         cancels: what the server ended.
+        given_up: ids of hand-offs that nobody will come for.
     """
 
     def __init__(self, info: EngineInfo, script: Script) -> None:
         self.client = EngineClient()
         self.requests: list[Request] = []
         self.cancels: list[Cancel] = []
+        self.given_up: list[str] = []
         self.news = threading.Condition()
         self._info = info
         self._script = script
@@ -96,5 +98,7 @@ class ScriptedEngine:
                         self.requests.append(message.request)
                     elif isinstance(message, Cancel):
                         self.cancels.append(message)
+                    elif isinstance(message, Withdraw):
+                        self.given_up.append(message.transfer_id)
                     self.news.notify_all()
         socket.close()

@@ -15,7 +15,20 @@ from baton.core.sampling import SamplingParams
 from baton.core.stats import SchedulerStats
 from baton.server.engine_client import DeltaStream, EngineClient, EngineState
 from baton.wire.channel import EngineSocket
-from baton.wire.engine import Admitted, Cancel, EngineInfo, Failed, FromEngine, Output, Ready, Refused, Stop, Submit
+from baton.wire.engine import (
+    Admitted,
+    Cancel,
+    EngineInfo,
+    Failed,
+    FromEngine,
+    Output,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Stop,
+    Submit,
+)
 
 INFO = EngineInfo(
     model="m",
@@ -79,10 +92,13 @@ class Bench:
         messages: list[object] = []
         deadline = time.monotonic() + 5
         while len(messages) < count and time.monotonic() < deadline:
-            messages += self.engine.drain()
+            messages += self._drain()
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.02)
-        return messages + list(self.engine.drain())
+        return messages + self._drain()
+
+    def _drain(self) -> list[object]:
+        return [message for message in self.engine.drain() if not isinstance(message, Ping)]
 
 
 def run(test: Callable[[Bench], Awaitable[None]]) -> None:
@@ -301,5 +317,28 @@ def test_a_slow_consumer_holds_up_nobody() -> None:
         await bench.send(*(output(delta(i, "slow"), delta(i, "fast")) for i in range(5000)))
         assert len(fast.ready()) == 5000
         assert [d.token_ids[0] for d in slow.ready()] == list(range(5000))
+
+    run(body)
+
+
+def test_an_engine_that_says_nothing_is_seen_and_one_that_answers_pings_is_not_silent() -> None:
+    async def body(bench: Bench) -> None:
+        async def for_a_while(answers: bool) -> float:
+            """The longest silence of 1.2 s."""
+            longest = 0.0
+            for _ in range(120):
+                if answers and any(isinstance(message, Ping) for message in bench.engine.drain()):
+                    bench.engine.send(Pong())
+                longest = max(longest, bench.client.silent_s)
+                await asyncio.sleep(0.01)
+            return longest
+
+        assert await for_a_while(answers=True) < 0.9
+        assert await for_a_while(answers=False) > 1.0
+        bench.engine.send(output())
+        await bench.sent(0)
+        assert bench.client.silent_s < 0.3
+        bench.client.lost("gone")
+        assert bench.client.silent_s == 0.0
 
     run(body)

@@ -346,3 +346,19 @@ def test_nothing_of_it_without_a_peer() -> None:
         for params in (GIVE, TAKE):
             response = server.post(PATH, prompt=PROMPT, kv_transfer_params=params)
             assert response.status_code == 400 and "--role" in response.json()["error"]["message"]
+
+
+def test_giving_up_reaches_the_engine_and_is_always_204(giver: tuple[Server, ScriptedEngine]) -> None:
+    server, engine = giver
+    with server.http() as http:
+        for transfer_id in ("t-1", "a/b", "x" * 257):
+            answer = http.delete(f"/handoffs/{transfer_id}")
+            assert (answer.status_code, answer.content) == (204, b"")
+    with engine.news:
+        assert engine.news.wait_for(lambda: len(engine.given_up) == 2, 5)
+    assert engine.given_up == ["t-1", "a/b"]
+
+
+def test_an_engine_without_a_peer_gives_nothing_up(server: Server) -> None:
+    with server.http() as http:
+        assert http.delete("/handoffs/t-1").status_code == 404

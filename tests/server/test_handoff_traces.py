@@ -110,12 +110,14 @@ def test_a_trace_is_bounded() -> None:
 def test_which_words_are_moments() -> None:
     """Names of the classes; what ends no phase is none."""
     said = [
-        Grant(pin=1, transfer_id="t", block_ids=(), num_tokens=1),
+        Grant(pin=1, transfer_id="t", block_ids=(), num_tokens=1, prompt_digest=b""),
         Progress(transfer_id="t", num_final_tokens=1),
         Prefilled(transfer_id="t", first_tokens=()),
         Withdraw(transfer_id="t", reason=""),
         Expect(transfer_id="t", source=SOURCE),
-        Reserve(pin=1, transfer_id="t", source=SOURCE, block_ids=(), num_tokens=1, num_cached_tokens=0),
+        Reserve(
+            pin=1, transfer_id="t", source=SOURCE, block_ids=(), num_tokens=1, prompt_digest=b"", num_cached_tokens=0
+        ),
         Landed(transfer_id="t", first_tokens=()),
         Failed(transfer_id="t", reason=""),
         Settled(pin=1),

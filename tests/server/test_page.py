@@ -24,7 +24,8 @@ from starlette.testclient import TestClient
 from baton.core.handoff import Role, TransferMode
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.sampling import SamplingParams
-from baton.core.stats import SchedulerStats
+from baton.core.stats import SchedulerStats, TransferStats
+from baton.server.engine_client import EngineClient, EngineState
 from baton.server.metrics import ServerMetrics
 from baton.server.page import routes
 from baton.web.page import content_security_policy, load_page
@@ -50,6 +51,7 @@ INFO = EngineInfo(
     max_num_seqs=64,
     block_tokens=16,
     num_blocks=1024,
+    incarnation="this-start",
 )
 
 
@@ -89,8 +91,16 @@ def filled_metrics(peer: PeerInfo | None = None) -> ServerMetrics:
     return metrics
 
 
+def engine(peer: PeerInfo | None = None) -> EngineClient:
+    """A client whose engine is ready and runs what `stats` says."""
+    client = EngineClient()
+    client.info, client.state = msgspec.structs.replace(INFO, peer=peer), EngineState.READY
+    client.stats, client.transfer_stats = stats(pinned_blocks=7, num_reserved=2), TransferStats(num_leased=5)
+    return client
+
+
 def test_stats_say_what_is_served_and_how_it_goes() -> None:
-    client = TestClient(Starlette(routes=routes(filled_metrics(), chat=True, state=lambda: "ready")))
+    client = TestClient(Starlette(routes=routes(filled_metrics(), engine(), models=["tiny"], chat=True)))
     answer = client.get("/stats")
     body = answer.json()
     assert answer.headers["cache-control"] == "no-store"
@@ -103,18 +113,46 @@ def test_stats_say_what_is_served_and_how_it_goes() -> None:
     assert body["ttft_ms"] == pytest.approx({"p50": 20.0, "p90": 20.0, "p99": 20.0}, rel=1e-3)
     assert body["tpot_ms"] == pytest.approx({"p50": 5.0, "p90": 5.0, "p99": 5.0}, rel=1e-3)
     assert body["generation_tokens_per_s"] > 0 and body["requests_finished"] == 1
+    assert "handoff" not in body
+
+
+@pytest.mark.parametrize(("peer", "role"), [(None, "mixed"), (peer_info(Role.DECODE), "decode")])
+def test_stats_tell_a_router_who_it_talks_to_and_who_holds_what(peer: PeerInfo | None, role: str) -> None:
+    app = Starlette(routes=routes(filled_metrics(peer), engine(peer), models=["tiny", "alias"], chat=True))
+    body = TestClient(app).get("/stats").json()
+    served = {name: body["served"][name] for name in ("models", "role", "fingerprint", "incarnation", "num_blocks")}
+    assert served == {
+        "models": ["tiny", "alias"],
+        "role": role,
+        "fingerprint": INFO.fingerprint,
+        "incarnation": "this-start",
+        "num_blocks": 1024,
+    }
+    assert body["engine_silent_s"] == 0.0
+    assert body["pools"] == {
+        "used_blocks": 256,
+        "total_blocks": 1024,
+        "pinned_blocks": 7,
+        "quarantined_blocks": 0,
+        "num_running": 3,
+        "num_waiting": 1,
+        "num_reserved": 2,
+        "num_leased": 5,
+        "num_in_flight": 0,
+    }
+    assert ("handoff" in body) == (peer is not None)
 
 
 @pytest.mark.parametrize("path", ["/", "/stats", "/metrics"])
 def test_head_gives_the_headers_of_get(path: str) -> None:
-    client = TestClient(Starlette(routes=routes(filled_metrics(), chat=True, state=lambda: "ready")))
+    client = TestClient(Starlette(routes=routes(filled_metrics(), engine(), models=["tiny"], chat=True)))
     get, head = client.get(path), client.head(path)
     assert (get.status_code, head.status_code) == (200, 200)
     assert head.headers["content-type"] == get.headers["content-type"]
 
 
 def test_metrics_come_as_the_text_format() -> None:
-    client = TestClient(Starlette(routes=routes(filled_metrics(), chat=True, state=lambda: "ready")))
+    client = TestClient(Starlette(routes=routes(filled_metrics(), engine(), models=["tiny"], chat=True)))
     answer = client.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 3.0' in answer.text
@@ -186,7 +224,7 @@ def serving(api: Api, *, chat: bool = True, peer: PeerInfo | None = None) -> Ite
     paths = ("/v1/completions", "/v1/chat/completions")
     app = Starlette(
         routes=[
-            *routes(filled_metrics(peer), chat=chat, state=lambda: "ready", peer=lambda: peer),
+            *routes(filled_metrics(peer), engine(peer), models=["tiny"], chat=chat),
             *(Route(path, api.answer, methods=["POST"]) for path in paths),
         ]
     )

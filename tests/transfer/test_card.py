@@ -23,7 +23,7 @@ from baton.transfer.card import (
     refusal_text,
     shown,
 )
-from baton.wire.handoff import Card, Identity, RankCard, Refusal
+from baton.wire.handoff import PROTOCOL_VERSION, Card, Identity, RankCard, Refusal
 from tests.transfer.peers_harness import GEOMETRY, IDENTITY, make_card, with_facts, with_geometry
 
 ROPE = RopeConfig(theta=1e6, rotary_dim=128, max_positions=40960)
@@ -92,9 +92,9 @@ def test_facts_differ_where_fingerprints_do() -> None:
     ("giver", "taker", "expected"),
     [
         (
-            msgspec.structs.replace(IDENTITY, protocol_version=2, transfer_mode=TransferMode.PULL, facts={}),
+            msgspec.structs.replace(IDENTITY, protocol_version=9, transfer_mode=TransferMode.PULL, facts={}),
             IDENTITY,
-            ("protocol version", "2", "1"),
+            ("protocol version", "9", str(PROTOCOL_VERSION)),
         ),
         (
             msgspec.structs.replace(IDENTITY, transfer_mode=TransferMode.PULL, facts={}),

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from baton.core.geometry import RankGeometry
+from baton.core.handoff import prompt_digest
 from baton.transfer.digest import kv_digest
 from baton.transfer.mapping import Share, map_ranks
 from baton.transfer.moves import kv_moves
@@ -183,3 +184,11 @@ def test_a_list_that_ends_early_is_our_bug() -> None:
     it.taker_blocks.pop()
     with pytest.raises(AssertionError):
         it.taken()
+
+
+def test_the_digest_of_a_prompt_is_of_its_tokens_alone() -> None:
+    """BLAKE2b-128 over 4 bytes a token; order, values and length all count, how they are kept does not."""
+    data = b"".join(token.to_bytes(4, "little") for token in (7, 0, 150_000))
+    assert prompt_digest((7, 0, 150_000)) == blake2b(data, digest_size=16).digest()
+    others = [(7, 0, 150_001), (0, 7, 150_000), (7, 0), (7, 0, 150_000, 0), (0, 7, 0, 150_000)]
+    assert len({prompt_digest(each) for each in [*others, (7, 0, 150_000), [7, 0, 150_000]]}) == len(others) + 1

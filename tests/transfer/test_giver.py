@@ -8,6 +8,7 @@ import pytest
 
 from baton.core.exchange import Announce, FirstToken, Grant, Prefilled, Progress, Settled, Withdraw
 from baton.core.handoff import TransferMode
+from baton.transfer.agent import AgentError
 from baton.transfer.giver import Giver
 from baton.transfer.link import Link
 from baton.transfer.memory_agent import MemoryNetwork, PendingNotice, PendingPost
@@ -18,6 +19,7 @@ from tests.transfer.hosts import LEASE_S, Setup, make_giver, make_taker
 
 PULL = TransferMode.PULL
 TOKEN = (FirstToken(index=0, token_id=7),)
+PROMPT = b"digest of the prompt"
 
 
 class Side:
@@ -43,7 +45,12 @@ class Side:
     def grant(self, num_final_tokens: int = 0, block_ids: tuple[int, ...] = (0, 1)) -> None:
         self.pins += 1
         grant = Grant(
-            pin=self.pins, transfer_id="t", block_ids=block_ids, num_tokens=3, num_final_tokens=num_final_tokens
+            pin=self.pins,
+            transfer_id="t",
+            block_ids=block_ids,
+            num_tokens=3,
+            prompt_digest=PROMPT,
+            num_final_tokens=num_final_tokens,
         )
         self.giver.command(grant)
 
@@ -59,9 +66,25 @@ class Side:
     def hear(self, message: Any, link: Link | None = None) -> None:
         self.giver.from_taker(link or self.link, message)
 
-    def reserving(self, num_tokens: int = 3, num_cached: int = 0) -> None:
-        blocks = () if num_cached == num_tokens else (0, 1)
-        self.hear(Reserving(transfer_id="t", block_ids=blocks, num_tokens=num_tokens, num_cached_tokens=num_cached))
+    def reserving(
+        self, num_tokens: int = 3, num_cached: int = 0, blocks: tuple[int, ...] = (0, 1), prompt: bytes = PROMPT
+    ) -> None:
+        wanted = Reserving(
+            transfer_id="t",
+            block_ids=() if num_cached == num_tokens else blocks,
+            num_tokens=num_tokens,
+            prompt_digest=prompt,
+            num_cached_tokens=num_cached,
+        )
+        self.hear(wanted)
+
+    def fence(self, reason: str) -> None:
+        """From here on nothing may be posted."""
+
+        def closed(now: float) -> None:
+            raise AgentError(reason)
+
+        self.giver._flights.fence = closed
 
     def posts(self) -> list[PendingPost]:
         return [item for item in self.network.pending() if isinstance(item, PendingPost)]
@@ -138,7 +161,7 @@ class TestPush:
 
     def test_posting_to_failed_when_the_taker_names_blocks_that_it_has_not(self) -> None:
         side = Side()
-        side.hear(Reserving(transfer_id="t", block_ids=(0, 99), num_tokens=3, num_cached_tokens=0))
+        side.reserving(blocks=(0, 99))
         side.grant()
         side.prefilled()
         assert [type(message) for message in side.sent] == [Fail]
@@ -252,7 +275,8 @@ class TestLease:
     @pytest.mark.parametrize("live", ["announced", "prefilled later"])
     def test_every_lease_that_is_over_ends_whatever_stands_before_it(self, live: str) -> None:
         side = Side()
-        side.giver.command(Grant(pin=8, transfer_id="live", block_ids=(2, 3), num_tokens=3))
+        live_grant = Grant(pin=8, transfer_id="live", block_ids=(2, 3), num_tokens=3, prompt_digest=PROMPT)
+        side.giver.command(live_grant)
         side.grant()
         side.prefilled()
         side.tick(LEASE_S - 1)
@@ -298,8 +322,52 @@ class TestEnded:
         side = Side()
         side.grant()
         side.reserving(num_tokens=4)
-        assert [type(message) for message in side.sent] == [Fail]
+        reason = "the taker means another prompt: it has 4 tokens, the giver's has 3"
+        assert side.sent == [Fail(transfer_id="t", rank=0, reason=reason)]
         assert side.settled() == [1]
+
+    @pytest.mark.parametrize("mode", TransferMode)
+    @pytest.mark.parametrize("first", ["grant", "reserving"])
+    def test_another_prompt_of_the_same_length_is_refused(self, mode: TransferMode, first: str) -> None:
+        side = Side(mode)
+        if first == "reserving":
+            side.reserving(prompt=b"of another")
+        side.grant(num_final_tokens=2)
+        side.prefilled()
+        if first == "grant":
+            side.reserving(prompt=b"of another")
+        reason = "the taker means another prompt: it has 3 tokens, the giver's has 3"
+        assert side.sent == [Fail(transfer_id="t", rank=0, reason=reason)]
+        assert (side.posts(), side.settled(), side.giver.failures) == ([], [1], {"prompt differs": 1})
+
+
+class TestLosses:
+    def test_what_failed_or_expired_is_told_once_with_the_reason(self) -> None:
+        side = Side()
+        side.grant()
+        side.prefilled()
+        side.tick(LEASE_S)
+        assert side.giver.losses == [("t", "its lease of 4 s ended, and nobody had taken it")]
+        side.reserving()
+        assert len(side.giver.losses) == 1
+
+    def test_what_was_sent_is_no_loss(self) -> None:
+        side = Side()
+        side.reserving()
+        side.grant()
+        side.prefilled()
+        side.land()
+        assert side.giver.losses == []
+
+    def test_nothing_is_posted_behind_the_fence(self) -> None:
+        side = Side()
+        side.reserving()
+        side.grant()
+        side.fence("this engine paused for 6.0 s")
+        side.prefilled()
+        reason = "cannot post: this engine paused for 6.0 s"
+        assert (side.posts(), side.sent) == ([], [Fail(transfer_id="t", rank=0, reason=reason)])
+        assert (side.settled(), side.giver.losses) == ([1], [("t", reason)])
 
 
 class TestPull:

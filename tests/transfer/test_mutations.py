@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 import msgspec
 import pytest
 
-from baton.core.exchange import Landed, Progress, Settled
+from baton.core.exchange import Grant, Landed, Progress, Settled, Withdraw
 from baton.core.handoff import TransferMode
 from baton.transfer.agent import Ended
 from baton.transfer.ended import Ending
 from baton.transfer.giver import Giver, Giving
 from baton.transfer.link import Link
 from baton.transfer.taker import Taker, Taking
-from baton.wire.handoff import Cancel, Cancelled, Done, Expired, FromGiver, FromTaker, Gone
+from baton.wire.handoff import Cancel, Cancelled, Done, Expired, FromGiver, FromTaker, Gone, Reserving
 from tests.transfer.explore import Found, cached_geometry, explore, play, run
 from tests.transfer.hosts import Setup
 from tests.transfer.world import Violation, World
@@ -127,15 +127,36 @@ class LostFrees(Giver):
                 self._fail(giving, "taker lost", reason)
 
 
+class GivesUpOffers(Giver):
+    """What is given up is free, though a taker may be reading it."""
+
+    def _withdraw(self, withdraw: Withdraw) -> None:
+        giving = self._givings.get(withdraw.transfer_id)
+        if giving is not None and not withdraw.again:
+            self._fail(giving, "withdrawn", withdraw.reason)
+        else:
+            super()._withdraw(withdraw)
+
+
 class ClaimDoesNotRenew(Giver):
     """A reservation leaves the lease as it was."""
 
-    def _reserving(self, link: Link, wanted: Any) -> None:
+    def _reserving(self, link: Link, wanted: Reserving) -> None:
         known = self._givings.get(wanted.transfer_id)
         deadline_s = None if known is None else known.deadline_s
         super()._reserving(link, wanted)
         if known is not None and deadline_s is not None:
             known.deadline_s = deadline_s
+
+
+class ComparesLengths(Giver):
+    """A prompt of the same length is taken for the same."""
+
+    def _grant(self, grant: Grant) -> None:
+        super()._grant(dataclasses.replace(grant, prompt_digest=b""))
+
+    def _reserving(self, link: Link, wanted: Reserving) -> None:
+        super()._reserving(link, msgspec.structs.replace(wanted, prompt_digest=b""))
 
 
 class CountsDone(Taker):
@@ -235,6 +256,9 @@ MUTANTS: list[tuple[type[World], Setup, int, str]] = [
     (ToldBeforeCommit, Setup(taker_first=True), 1, "landed without its bytes"),
     (_with(giver=CancelFrees), Setup(taker_first=True, faults=("forgo",)), 2, "touches block"),
     (_with(giver=LostFrees), Setup(mode=PULL, faults=("cut",), max_faults=1), 3, "landed without its bytes"),
+    (_with(giver=GivesUpOffers), Setup(mode=PULL, faults=("give_up",), max_faults=1), 3, "landed without its bytes"),
+    (_with(giver=ComparesLengths), Setup(faults=("mistake",)), 1, "the KV of another prompt"),
+    (_with(giver=ComparesLengths), Setup(mode=PULL, faults=("mistake",)), 1, "the KV of another prompt"),
     (_with(taker=CountsDone), Setup(taker_first=True, ranks=2, faults=("twice",)), 2, "landed without its bytes"),
     (_with(taker=SaysNotNeededNever), Setup(faults=("forgo",)), 1, "waits for time to pass"),
     (_with(taker=MatchesRequests), Setup(transfers=2, attempts=True, faults=("forgo",)), 2, "wrong first tokens"),

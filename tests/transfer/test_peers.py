@@ -14,7 +14,10 @@ import zmq
 
 from baton.core.exchange import FirstToken
 from baton.core.handoff import Role, TransferMode
-from baton.transfer.agent import Direction, Ended, Post
+from baton.transfer.agent import AgentError, Direction, Ended, Post
+from baton.transfer.assembly import Station, assemble
+from baton.transfer.giver import GiverConfig
+from baton.transfer.taker import TakerConfig
 from baton.wire.handoff import PROTOCOL_VERSION, Alive, Done, Fail, Hello, NotNeeded, Reserving
 from baton.wire.seal import Frame, Kind, Seal
 from tests.transfer.peers_harness import (
@@ -22,6 +25,7 @@ from tests.transfer.peers_harness import (
     IDENTITY,
     SECRET,
     LinkEngine,
+    NullAgent,
     turn_until,
     with_facts,
     with_geometry,
@@ -417,6 +421,21 @@ def test_alive_names_what_is_waited_for_and_its_answer_confirms_it(pair: tuple[L
     assert taker.peers.confirmed_s("stranger") == float("-inf")
 
 
+def test_a_handshake_confirms_no_lease(engine: Maker) -> None:
+    """Hello names no transfer: only the answer to an Alive says that the giver keeps what was offered."""
+    giver, taker = engine("giver", Role.PREFILL), engine("taker", Role.DECODE)
+    taker.dial(giver)
+    turn_until(lambda: taker.recorder.of("linked"), giver, taker)
+    assert taker.peers.confirmed_s("giver") == float("-inf")
+    turn_until(lambda: taker.peers.confirmed_s("giver") > float("-inf"), giver, taker)
+    since, taker.drops = taker.now(), 1
+    for transfer_id in ("lost", "behind what was lost"):
+        taker.peers.send("giver", NotNeeded(transfer_id=transfer_id))
+    turn_until(lambda: len(taker.recorder.of("linked")) == 2, giver, taker)
+    assert taker.peers.confirmed_s("giver") <= since
+    turn_until(lambda: taker.peers.confirmed_s("giver") > since, giver, taker)
+
+
 def test_a_silent_taker_is_lost_and_comes_back(pair: tuple[LinkEngine, LinkEngine]) -> None:
     giver, taker = pair
     giver.turn()
@@ -444,6 +463,44 @@ def test_a_giver_that_paused_acts_on_nothing_that_waited(pair: tuple[LinkEngine,
     assert "this engine paused for 6.0 s" in giver.recorder.told[-1][2]
     turn_until(lambda: len(taker.recorder.of("linked")) == 2, giver, taker)
     round_trip(giver, taker)
+
+
+def test_the_fence_closes_when_a_turn_was_interrupted(pair: tuple[LinkEngine, LinkEngine]) -> None:
+    """`receive` sees a pause between two turns; one inside a turn must show right before a post."""
+    giver, _ = pair
+    giver.peers.receive(now := giver.now())
+    giver.peers.fence(now + 5.0)
+    with pytest.raises(AgentError, match=r"this engine paused for 5\.1 s"):
+        giver.peers.fence(now + 5.1)
+    giver.peers.receive(now + 5.1)
+    giver.peers.fence(now + 5.2)
+
+
+def test_posts_to_takers_are_behind_the_fence() -> None:
+    """READs are not: what they fill is this engine's own, and the giver's lease says whether it may be used."""
+    station = Station(
+        engine_id="mixed",
+        role=Role.MIXED,
+        mode=TransferMode.PUSH,
+        facts={},
+        bind_host="127.0.0.1",
+        bind_port=0,
+        advertised_host="127.0.0.1",
+        secret=None,
+        geometry=GEOMETRY,
+        device=None,
+        read=None,
+        giver=GiverConfig(),
+        taker=TakerConfig(),
+    )
+    parts, _ = assemble(station, NullAgent("mixed"))
+    parts.peers.receive(100.0)
+    given, taken = parts.flights
+    taken.fence(106.0)
+    given.fence(104.0)
+    with pytest.raises(AgentError):
+        given.fence(106.0)
+    parts.sockets.close()
 
 
 def test_a_silent_giver_is_lost_and_comes_back_without_a_dial(pair: tuple[LinkEngine, LinkEngine]) -> None:
@@ -535,6 +592,12 @@ def test_foreign_and_malformed_notices_are_counted(engine: Maker, pair: tuple[Li
 
 def test_large_reservations_pass(pair: tuple[LinkEngine, LinkEngine]) -> None:
     giver, taker = pair
-    wanted = Reserving(transfer_id="t", block_ids=tuple(range(125_000)), num_tokens=10**6, num_cached_tokens=0)
+    wanted = Reserving(
+        transfer_id="t",
+        block_ids=tuple(range(125_000)),
+        num_tokens=10**6,
+        prompt_digest=bytes(16),
+        num_cached_tokens=0,
+    )
     taker.peers.send("giver", wanted)
     turn_until(lambda: ("from_taker", "taker", wanted) in giver.recorder.told, giver, taker)

@@ -20,6 +20,7 @@ PULL = TransferMode.PULL
 TOKEN = (FirstToken(index=0, token_id=7),)
 LANDED = Landed(transfer_id="t", first_tokens=TOKEN)
 SETTLED = Settled(pin=1)
+PROMPT = b"digest of the prompt"
 
 
 class Side:
@@ -56,7 +57,13 @@ class Side:
 
     def reserve(self) -> None:
         reserve = Reserve(
-            pin=1, transfer_id="t", source=self.source, block_ids=(0, 1), num_tokens=3, num_cached_tokens=0
+            pin=1,
+            transfer_id="t",
+            source=self.source,
+            block_ids=(0, 1),
+            num_tokens=3,
+            prompt_digest=PROMPT,
+            num_cached_tokens=0,
         )
         self.taker.command(reserve)
 
@@ -97,7 +104,7 @@ class Side:
         return [Settled(pin=event.pin) if isinstance(event, Settled) else event for event in events]
 
 
-RESERVING = Reserving(transfer_id="t", block_ids=(0, 1), num_tokens=3, num_cached_tokens=0)
+RESERVING = Reserving(transfer_id="t", block_ids=(0, 1), num_tokens=3, prompt_digest=PROMPT, num_cached_tokens=0)
 CANCEL = Cancel(transfer_id="t")
 NOT_NEEDED = NotNeeded(transfer_id="t")
 CANCELLED = Cancelled(transfer_id="t", rank=0)

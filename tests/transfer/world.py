@@ -32,7 +32,7 @@ from baton.core.exchange import (
     Settled,
     Withdraw,
 )
-from baton.core.handoff import PeerAddress
+from baton.core.handoff import PeerAddress, prompt_digest
 from baton.transfer.agent import Direction
 from baton.transfer.giver import Giver
 from baton.transfer.memory_agent import MemoryNetwork, PendingNotice, PendingPost, Touch
@@ -46,10 +46,10 @@ STEP_S = 2.0  # of time: limits are multiples, so that what ends at the same mom
 LOSSES = ("unreachable", "reset", "cut", "kill", "drop", "leave")
 LANDING = ("deliver", "part", "land_late")  # nothing else moves bytes into a block that is not its own
 MENDING = ("taker_notices", "giver_notices", "link", "restart")
-FAULTS = ("preempt", "abort", "forgo", "part", "fail", "twice", "again", "pass", *LOSSES)
-"""preempt, abort: of the prefill; forgo: by the taker's client; part, fail: of a post; twice, drop: of a notice; again:
-a control message comes twice; pass: time does; reset: of the connection; cut: silence; kill: of the giver, with a
-successor; leave: the taker ends."""
+FAULTS = ("preempt", "abort", "give_up", "forgo", "mistake", "part", "fail", "twice", "again", "pass", *LOSSES)
+"""preempt, abort: of the prefill; give_up: of its hand-off, from outside; forgo: by the taker's client; mistake: that
+one sends another prompt; part, fail: of a post; twice, drop: of a notice; again: a control message comes twice; pass:
+time does; reset: of the connection; cut: silence; kill: of the giver, with a successor; leave: the taker ends."""
 
 Action = tuple[Any, ...]
 """Name and arguments of a `_do_` method."""
@@ -70,9 +70,11 @@ def promise(kept: bool, *what: object) -> None:
 @dataclass(slots=True)
 class Request:
     """At one of the schedulers. stage at the giver: new, queued, running, over; at the taker: new, expected, reserved,
-    over. computed: tokens (giver); prefilled_s: when (giver); outcome: landed, failed, forgone (taker)."""
+    over. prompt: which one it is (0, or another); computed: tokens (giver); prefilled_s: when (giver); outcome: landed,
+    failed, forgone (taker)."""
 
     stage: str = "new"
+    prompt: int = 0
     blocks: tuple[int, ...] = ()
     computed: int = 0
     prefilled_s: float = math.inf
@@ -208,7 +210,9 @@ class World:
         for i, (prefill, decode) in enumerate(zip(self.prefills, self.decodes, strict=True)):
             faults += [("preempt", i)] if prefill.stage == "running" else []
             faults += [("abort", i)] if prefill.stage in ("queued", "running") else []
+            faults += [("give_up", i)] if prefill.stage == "over" and self._is_kept(i) else []
             faults += [("forgo", i)] if decode.stage in ("expected", "reserved") else []
+            faults += [("mistake", i)] if decode.stage in ("new", "expected") and not decode.prompt else []
         faults += [("fail", item) for item in posts] + [("part", item) for item in posts if len(item.moves) > 1]
         faults += [(name, item) for item in notices for name in ("twice", "drop")]
         faults += [("reset",), ("cut",)] if linked else []
@@ -217,6 +221,9 @@ class World:
         faults += [("unreachable",)] if self.dialling else []
         faults += [("pass",)] if self._may_pass() else []
         return [fault for fault in faults if fault[0] in self.setup.faults]
+
+    def _is_kept(self, i: int) -> bool:
+        return any(transfer == i for transfer, _, _ in self.giver.pins.values())
 
     def do(self, action: Action) -> None:
         """Let it happen; check what must hold at any moment."""
@@ -294,6 +301,7 @@ class World:
             promise(decode.outcome is None, event, "after", decode.outcome)
             decode.outcome = "landed" if isinstance(event, Landed) else "failed"
             if isinstance(event, Landed):
+                promise(decode.prompt == self.prefills[i].prompt, "landed the KV of another prompt", event)
                 promise(event.first_tokens == _first_tokens(i), "wrong first tokens", event)
                 cached, tokens = self.setup.num_cached, range(self.setup.num_cached, self.setup.num_tokens)
                 promise(host.pool.holds(decode.blocks, cached, i, tokens), "landed without its bytes", event)
@@ -528,9 +536,13 @@ class World:
             source=source,
             block_ids=decode.blocks,
             num_tokens=setup.num_tokens,
+            prompt_digest=prompt_digest((i, decode.prompt)),
             num_cached_tokens=setup.num_cached,
         )
         taker.command(reserve)
+
+    def _do_mistake(self, i: int) -> None:
+        self.decodes[i].prompt = 1
 
     def _do_forgo(self, i: int) -> None:
         self.decodes[i].outcome = self.decodes[i].outcome or "forgone"
@@ -571,6 +583,7 @@ class World:
             transfer_id=self.name(i),
             block_ids=prefill.blocks,
             num_tokens=self.setup.num_tokens,
+            prompt_digest=prompt_digest((i, prefill.prompt)),
             num_final_tokens=prefill.computed,
         )
         self._tell_giver(grant)
@@ -599,6 +612,9 @@ class World:
     def _do_abort(self, i: int) -> None:
         self._end_prefill(i, "over")
         self._tell_giver(Withdraw(transfer_id=self.name(i), reason="aborted"))
+
+    def _do_give_up(self, i: int) -> None:
+        self._tell_giver(Withdraw(transfer_id=self.name(i), reason="given up"))
 
 
 def _first_tokens(i: int) -> tuple[FirstToken, ...]:

@@ -16,7 +16,7 @@ from baton.core.request import FinishReason, Request, SequenceDelta, TokenLogpro
 from baton.core.sampling import Grammar, GrammarKind, SamplingParams
 from baton.core.stats import SchedulerStats
 from baton.wire.channel import EngineSocket, FrontSocket
-from baton.wire.engine import Admitted, Cancel, Failed, FromEngine, Output, Refused, Stop, Submit
+from baton.wire.engine import Admitted, Cancel, Failed, FromEngine, Output, Ping, Pong, Refused, Stop, Submit, Withdraw
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +45,7 @@ FULL_REQUEST = Request(
         grammar=Grammar(kind=GrammarKind.REGEX, source="a+"),
     ),
     priority=-1,
+    resumed=(3, 2**31),
     cache_salt="salt",
     eos_token_ids=frozenset({5, 6}),
 )
@@ -119,14 +120,17 @@ def test_messages_arrive_equal_and_in_order() -> None:
             Submit(request=FULL_REQUEST),
             Cancel(request_id="r"),
             Cancel(request_id="r", index=1, reason=FinishReason.STOP),
+            Withdraw(transfer_id="t"),
+            Ping(),
             Stop(),
         ]
         assert all(pair.front.send(message) for message in sent)
-        assert await pair.at_engine(4) == sent
-        back = [FULL_OUTPUT, Refused(request_id="r", message="no", param="n"), Failed(message="x", user_error=True)]
+        assert await pair.at_engine(len(sent)) == sent
+        refused, failed = Refused(request_id="r", message="no", param="n"), Failed(message="x", user_error=True)
+        back = [FULL_OUTPUT, refused, Pong(), failed]
         for message in back:
             pair.engine.send(message)
-        assert await pair.at_front(3) == back
+        assert await pair.at_front(len(back)) == back
 
     run(body)
 

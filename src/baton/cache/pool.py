@@ -46,6 +46,7 @@ class BlockPool:
         self._completed_step = -1
         # Ordered by time of release, oldest first; membership, removal and taking the oldest are O(1).
         self._clean: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._clean_map = bytearray(b"\1") * num_blocks  # the same by number: 1 for a clean block
         self._cached_free: OrderedDict[int, None] = OrderedDict()
         self._quarantine: dict[int, dict[int, None]] = {}
         self._num_quarantined = 0
@@ -100,22 +101,23 @@ class BlockPool:
             block = -1 if after is None else after + 1
             if block not in self._clean:
                 block = next(iter(self._clean))
-            del self._clean[block]
+            self._take_clean(block)
             blocks.append(block)
             after = block
         return self._hand_out(blocks, count)
 
     def allocate_runs(self, count: int) -> list[int] | None:
-        """The same, for blocks that a transfer will write: clean blocks go by the length of their runs.
-
-        Looks at every clean block: O(n log n).
-        """
+        """The same, for blocks that a transfer will write: clean blocks go by the length of their runs."""
         if count > self.num_free:
             return None
-        blocks = longest_runs(self._clean, count)
+        blocks = longest_runs(self._clean_map, count)
         for block in blocks:
-            del self._clean[block]
+            self._take_clean(block)
         return self._hand_out(blocks, count)
+
+    def _take_clean(self, block: int) -> None:
+        del self._clean[block]
+        self._clean_map[block] = 0
 
     def _hand_out(self, blocks: list[int], count: int) -> list[int]:
         """These blocks and as many evicted ones as are missing get an owner."""
@@ -176,7 +178,11 @@ class BlockPool:
                 self._num_quarantined += 1
 
     def _free(self, block: int) -> None:
-        (self._cached_free if self._cached[block] else self._clean)[block] = None
+        if self._cached[block]:
+            self._cached_free[block] = None
+        else:
+            self._clean[block] = None
+            self._clean_map[block] = 1
 
     def settle(self, completed_step: int) -> list[int]:
         """Steps up to `completed_step` are complete, copies included: return the blocks this sets free."""
@@ -206,6 +212,8 @@ class BlockPool:
         assert sum(states) == self.num_blocks, f"clean, cached, quarantined, referenced {states} != {self.num_blocks}"
         seen = referenced.union(self._clean, self._cached_free, quarantined)
         assert len(seen) == self.num_blocks, f"{self.num_blocks - len(seen)} blocks are in no state, others in two"
+        clean = {block for block, is_clean in enumerate(self._clean_map) if is_clean}
+        assert clean == set(self._clean), f"the map of clean blocks is wrong about {clean ^ set(self._clean)}"
         assert len(quarantined) == self._num_quarantined, (len(quarantined), self._num_quarantined)
         assert all(refs >= 0 for refs in self._refs), "negative reference count"
         assert all(self._cached[block] for block in self._cached_free), "a cached-free block is not findable"

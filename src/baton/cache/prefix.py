@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -36,10 +36,12 @@ class PrefixChain:
         """Digests of at least the first `num_blocks` blocks of tokens; only new blocks are hashed."""
         size = self._block_tokens
         assert num_blocks * size <= len(tokens), (num_blocks, size, len(tokens))
-        for block in range(len(self._digests), num_blocks):
-            parent = self._digests[-1] if self._digests else self._seed
-            data = array("q", tokens[block * size : (block + 1) * size]).tobytes()
-            self._digests.append(blake2b(parent + data, digest_size=DIGEST_BYTES).digest())
+        fresh = tokens[len(self._digests) * size : num_blocks * size]
+        data = struct.pack(f"<{len(fresh)}q", *fresh)
+        digest = self._digests[-1] if self._digests else self._seed
+        for start in range(0, len(data), 8 * size):
+            digest = blake2b(digest + data[start : start + 8 * size], digest_size=DIGEST_BYTES).digest()
+            self._digests.append(digest)
         return self._digests
 
     def fork(self) -> PrefixChain:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+
+_RUN = re.compile(rb"\x01+")
 
 
-def longest_runs(blocks: Iterable[int], count: int) -> list[int]:
-    """Choose up to `count` of these blocks in as few runs as can be, long runs first, each in ascending order.
+def longest_runs(free: bytes | bytearray, count: int) -> list[int]:
+    """Choose up to `count` free blocks in as few runs as can be, long runs first, each in ascending order.
 
     A run that is longer than what is left to choose is cut; of those, the shortest is taken, so that long ones last.
+
+    Args:
+        free: a byte a block, 1 if it is free, else 0.
     """
-    runs = sorted(_runs(blocks), key=len, reverse=True)
+    runs = sorted((range(*found.span()) for found in _RUN.finditer(free)), key=len, reverse=True)
     chosen: list[int] = []
     for place, run in enumerate(runs):
         left = count - len(chosen)
@@ -19,13 +24,3 @@ def longest_runs(blocks: Iterable[int], count: int) -> list[int]:
             break
         chosen += run
     return chosen
-
-
-def _runs(blocks: Iterable[int]) -> list[range]:
-    runs: list[range] = []
-    for block in sorted(blocks):
-        if runs and block == runs[-1].stop:
-            runs[-1] = range(runs[-1].start, block + 1)
-        else:
-            runs.append(range(block, block + 1))
-    return runs

@@ -7,9 +7,13 @@ from collections.abc import Callable
 
 import typer
 
+from baton.cli.bench import bench
 from baton.cli.chat import chat
+from baton.cli.doctor import doctor
 from baton.cli.generate import generate
+from baton.cli.route import route
 from baton.cli.serve import serve
+from baton.cli.up import up
 from baton.core.errors import EngineDeadError, UserError
 
 app = typer.Typer(
@@ -21,6 +25,10 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(chat)
 app.command()(serve)
+app.command()(route)
+app.command()(up)
+app.command()(doctor)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from baton.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from baton.cluster.launch import EngineLaunch
+    from baton.cluster.service import Announce
     from baton.server.engine_client import EngineClient
 
 _MAX_RESTARTS = 3
@@ -41,6 +42,12 @@ def serve(
     otlp_traces_endpoint: Annotated[
         str | None, typer.Option(help="Send a span for each request to this OpenTelemetry collector.")
     ] = None,
+    router: Annotated[
+        str | None, typer.Option(help="Register at this router (URL) for as long as the server takes requests.")
+    ] = None,
+    router_key: Annotated[
+        str | None, typer.Option(help="Key that the router asks for.", envvar="BATON_ROUTER_KEY")
+    ] = None,
     peer_secret: Annotated[
         str | None, typer.Option(help="Secret that engines of one fleet share.", envvar=PEER_SECRET)
     ] = None,
@@ -52,7 +59,18 @@ def serve(
         os.environ[PEER_SECRET] = peer_secret  # to the engine process by its environment: arguments can be read by all
 
     monitoring = Monitoring(log_stats=log_stats, otlp_traces_endpoint=otlp_traces_endpoint)
-    raise typer.Exit(run_server(config, model_launch(options, handoff), monitoring, restart_engine=restart_engine))
+    announce = None if router is None else _announce(config, handoff, router, router_key)
+    launch = model_launch(options, handoff)
+    raise typer.Exit(run_server(config, launch, monitoring, restart_engine=restart_engine, announce=announce))
+
+
+def _announce(config: ServerConfig, handoff: HandoffOptions, router: str, router_key: str | None) -> Announce:
+    from baton.cluster.registration import Registration, keep_registered
+
+    registration = Registration(
+        router=router, router_key=router_key, api_key=next(iter(config.api_keys), None), host=handoff.advertise_host
+    )
+    return lambda url: keep_registered(registration, url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +81,15 @@ class Monitoring:
     otlp_traces_endpoint: str | None = None
 
 
-def run_server(config: ServerConfig, launch: EngineLaunch, monitoring: Monitoring, *, restart_engine: bool) -> int:
-    """Serve one engine with the OpenAI API; returns the exit code.
+def run_server(
+    config: ServerConfig,
+    launch: EngineLaunch,
+    monitoring: Monitoring,
+    *,
+    restart_engine: bool,
+    announce: Announce | None = None,
+) -> int:
+    """Serve one engine with the OpenAI API; returns the exit code. announce: see `run_service`.
 
     Raises:
         BatonError: it could not start; see `baton.cluster.service.run_service`.
@@ -78,7 +103,7 @@ def run_server(config: ServerConfig, launch: EngineLaunch, monitoring: Monitorin
         max_restarts=_MAX_RESTARTS if restart_engine else 0,
         drain_timeout_s=config.drain_timeout_s,
     )
-    return run_service(service, launch, lambda client: _front(config, monitoring, client))
+    return run_service(service, launch, lambda client: _front(config, monitoring, client), announce)
 
 
 @asynccontextmanager

@@ -66,6 +66,7 @@ class Grant:
         pin: names the blocks; a new number for each grant, also after a preemption.
         block_ids: of tokens [0, num_tokens), in order.
         num_tokens: the prompt's.
+        prompt_digest: the same, see handoff.prompt_digest.
         num_final_tokens: tokens [0, num_final_tokens) are written and will not change (a prefix hit).
     """
 
@@ -73,6 +74,7 @@ class Grant:
     transfer_id: str
     block_ids: tuple[int, ...]
     num_tokens: int
+    prompt_digest: bytes
     num_final_tokens: int = 0
 
 
@@ -94,7 +96,7 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdraw:
-    """The prefill gives its blocks up: nothing more is posted from them.
+    """The prefill gives its blocks up: nothing more is posted from them. It may come behind Prefilled.
 
     Attributes:
         reason: one line, for the other side.
@@ -125,6 +127,7 @@ class Reserve:
         pin: names the blocks.
         block_ids: of tokens [num_cached_tokens, num_tokens), in order; empty when all are cached.
         num_tokens: the prompt's.
+        prompt_digest: the same, see handoff.prompt_digest.
         num_cached_tokens: tokens whose KV is here already; a multiple of this side's block size, or num_tokens.
     """
 
@@ -133,6 +136,7 @@ class Reserve:
     source: PeerAddress
     block_ids: tuple[int, ...]
     num_tokens: int
+    prompt_digest: bytes
     num_cached_tokens: int
 
 

@@ -5,8 +5,11 @@ The giver is the engine that prefills, the taker the one that decodes.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from hashlib import blake2b
 
 
 class Role(Enum):
@@ -73,3 +76,12 @@ class Ticket:
     transfer_id: str
     num_tokens: int
     block_ids: tuple[int, ...]
+
+
+def prompt_digest(tokens: Sequence[int]) -> bytes:
+    """16 bytes by which the two sides of a hand-off see that they mean the same prompt.
+
+    BLAKE2b-128 over the token ids, 4 bytes each. KV is a function of model and tokens: the models were compared when
+    the two engines met, and a cache salt keeps requests apart inside one engine only.
+    """
+    return blake2b(struct.pack(f"<{len(tokens)}I", *tokens), digest_size=16).digest()

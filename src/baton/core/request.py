@@ -30,6 +30,8 @@ class Request:
         cache_salt: requests share cached prefixes only with requests of the same salt.
         eos_token_ids: the model's own end-of-sequence tokens.
         handoff: the prompt's KV goes to, or comes from, another engine.
+        resumed: the first outputs, known already (another engine sampled them): what follows is what this engine would
+            have gone on with. Only with n = 1, without handoff and prompt logprobs.
     """
 
     request_id: str
@@ -39,6 +41,7 @@ class Request:
     cache_salt: str = ""
     eos_token_ids: frozenset[int] = frozenset()
     handoff: Handoff | None = None
+    resumed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

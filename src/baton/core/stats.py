@@ -55,6 +55,7 @@ class TransferStats:
         num_expired: leases that ended (giver).
         num_late: messages about transfers that had ended, and foreign ones, dropped.
         num_malformed: frames that were no authentic message, dropped.
+        num_dropped: frames that were not sent: the queue was full, or nobody was there.
         failures: transfers that failed, by kind of cause.
     """
 
@@ -67,4 +68,5 @@ class TransferStats:
     num_expired: int = 0
     num_late: int = 0
     num_malformed: int = 0
+    num_dropped: int = 0
     failures: dict[str, int] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from baton.engine.grammar import GrammarCompiler
 from baton.engine.handoff_options import NO_PEERS, HandoffOptions
 from baton.engine.load import LoadedRunner, load_runner, resolve_device
 from baton.engine.options import EngineOptions
-from baton.engine.peering import StartTransfer, open_peering
+from baton.engine.peering import StartTransfer, facts_digest, open_peering, served_facts
 from baton.engine.poison import Poison
 from baton.sched.scheduler import Scheduler
 from baton.text.tokenizer import Tokenizer, load_tokenizer
@@ -55,7 +56,7 @@ class EngineParts:
         if grammar is not None:
             if self.grammars is None:
                 raise RequestError("grammar needs a tokenizer and the model has none", param="grammar")
-            self.grammars.compile(grammar)
+            self.grammars.compile(grammar).start(request.resumed)
 
 
 def build_engine(options: EngineOptions, handoff: HandoffOptions = NO_PEERS) -> EngineParts:
@@ -77,13 +78,18 @@ def build_engine(options: EngineOptions, handoff: HandoffOptions = NO_PEERS) -> 
     executor = ThreadExecutor(loaded.runner, thread)
     scheduler = _scheduler(options, handoff, loaded)
     poison = Poison(loaded.runner, executor, scheduler.cache.pool) if options.debug_poison else None
-    start_transfer, peer = (None, None) if handoff.role is None else open_peering(handoff, loaded, tokenizer)
+    incarnation, facts = secrets.token_hex(16), served_facts(loaded, tokenizer)
+    start_transfer, peer = None, None
+    if handoff.role is not None:
+        start_transfer, peer = open_peering(handoff, loaded, facts, incarnation)
     return EngineParts(
         engine=Engine(scheduler, executor, async_scheduling=run_ahead, poison=poison),
         options=options,
         tokenizer=tokenizer,
         grammars=loaded.grammars,
-        info=_info(options, device, tokenizer, loaded, peer),
+        info=_info(
+            options, device, tokenizer, loaded, fingerprint=facts_digest(facts), incarnation=incarnation, peer=peer
+        ),
         start_transfer=start_transfer,
     )
 
@@ -113,7 +119,14 @@ def _scheduler(options: EngineOptions, handoff: HandoffOptions, loaded: LoadedRu
 
 
 def _info(
-    options: EngineOptions, device: str, tokenizer: Tokenizer | None, loaded: LoadedRunner, peer: PeerInfo | None
+    options: EngineOptions,
+    device: str,
+    tokenizer: Tokenizer | None,
+    loaded: LoadedRunner,
+    *,
+    fingerprint: str,
+    incarnation: str,
+    peer: PeerInfo | None,
 ) -> EngineInfo:
     return EngineInfo(
         model=options.model,
@@ -121,12 +134,13 @@ def _info(
         architecture=loaded.config.architecture,
         dtype=loaded.dtype,
         device=device,
-        fingerprint=loaded.fingerprint,
+        fingerprint=fingerprint,
         eos_token_ids=loaded.eos_token_ids,
         vocab_size=loaded.config.vocab_size,
         max_model_len=loaded.size.max_model_len,
         max_num_seqs=options.max_num_seqs,
         block_tokens=loaded.layout.block_tokens,
         num_blocks=loaded.size.num_blocks,
+        incarnation=incarnation,
         peer=peer,
     )

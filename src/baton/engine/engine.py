@@ -67,6 +67,11 @@ class Engine:
         """
         return [] if self._death else self._scheduler.finish(request_id, index, reason)
 
+    def withdraw(self, transfer_id: str) -> None:
+        """Nobody will come for what is given under this id. Unknown ids are ignored."""
+        if self._death is None:
+            self._scheduler.withdraw(transfer_id)
+
     def commands(self) -> Sequence[Command]:
         """What the transfer thread must be told since the last call, in order. Ask after every other call."""
         commands = self._scheduler.take_commands()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -41,10 +41,30 @@ class StartTransfer:
             torch.cuda.set_device(self._device)
 
 
+def served_facts(loaded: LoadedRunner, tokenizer: Tokenizer | None) -> dict[str, str]:
+    """What another engine must have in common with this one to share its KV."""
+    return model_facts(
+        loaded.config,
+        dtype=loaded.dtype,
+        kv_dtype=loaded.dtype,
+        tokenizer_digest=_tokenizer_digest(tokenizer),
+        weights_digest=loaded.weights_digest,
+    )
+
+
+def facts_digest(facts: Mapping[str, str]) -> str:
+    """32 hex digits for all facts together: those of two engines are equal if their facts are."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
 def open_peering(
-    options: HandoffOptions, loaded: LoadedRunner, tokenizer: Tokenizer | None
+    options: HandoffOptions, loaded: LoadedRunner, facts: dict[str, str], engine_id: str
 ) -> tuple[StartTransfer, PeerInfo]:
     """Register the pool, open the control endpoint.
+
+    Args:
+        facts: as `served_facts` gives them.
+        engine_id: of this incarnation.
 
     Returns:
         (what starts the transfer thread, how others reach this engine)
@@ -53,20 +73,14 @@ def open_peering(
         ConfigError: the endpoint's address cannot be had, NIXL is missing, or memory cannot be registered.
     """
     assert options.role is not None
-    role, mode, engine_id = Role(options.role), TransferMode(options.transfer), secrets.token_hex(16)
+    role, mode = Role(options.role), TransferMode(options.transfer)
     secret = os.environ.get(PEER_SECRET)
     kv, layout = loaded.kv, loaded.layout
     station = Station(
         engine_id=engine_id,
         role=role,
         mode=mode,
-        facts=model_facts(
-            loaded.config,
-            dtype=loaded.dtype,
-            kv_dtype=loaded.dtype,
-            tokenizer_digest=_tokenizer_digest(tokenizer),
-            weights_digest=loaded.weights_digest,
-        ),
+        facts=facts,
         bind_host=options.side_channel_host,
         bind_port=options.side_channel_port,
         advertised_host=options.advertise_host or options.side_channel_host,

@@ -40,11 +40,14 @@ from baton.wire.engine import (
     Failed,
     Moment,
     Output,
+    Ping,
+    Pong,
     Ready,
     Refused,
     Stop,
     Submit,
     ToEngine,
+    Withdraw,
     moment_of,
 )
 
@@ -132,6 +135,10 @@ class EngineLoop:
                     self._compilers.submit(self._compile, request)
             case Cancel():
                 self._cancel(message)
+            case Withdraw(transfer_id=transfer_id):
+                self._engine.withdraw(transfer_id)
+            case Ping():
+                self._socket.send(Pong())
             case Stop():
                 self._stopped = True
 

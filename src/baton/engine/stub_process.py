@@ -5,6 +5,7 @@ python -m baton.engine.stub_process --channel ADDRESS --parent PID --options JSO
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 
@@ -106,6 +107,7 @@ def build_stub(options: StubOptions) -> ServedEngine:
         max_num_seqs=options.max_num_seqs,
         block_tokens=_BLOCK_TOKENS,
         num_blocks=num_blocks,
+        incarnation=secrets.token_hex(16),
     )
     engine = Engine(scheduler, ThreadExecutor(_PacedRunner(options)), async_scheduling=True)
     return ServedEngine(engine=engine, info=info, check=check)

@@ -1,4 +1,4 @@
-"""An engine's figures in Prometheus's text format, under vLLM's names, types and labels (checked against 0.32).
+"""Figures in Prometheus's text format; an engine's under vLLM's names, types and labels (checked against 0.32).
 
 What vLLM does not measure about hand-offs is under `baton_handoff_`. An engine without a peer shows nothing of them.
 
@@ -7,12 +7,13 @@ The only file that imports prometheus_client. Nothing is kept in the library's g
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from baton.obs.family import Family
 from baton.obs.figures import EngineFigures
 from baton.obs.handoff import NOTICE_FAILURE, HandoffFigures
 from baton.obs.histogram import Histogram
@@ -36,13 +37,55 @@ class Exposition:
         self._registry.register(_EngineCollector(figures, model_name, engine, cache_config))
         if figures.handoff is not None:
             self._registry.register(_HandoffCollector(figures, figures.handoff, (model_name, engine)))
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
+        _add_process(self._registry)
 
     def render(self) -> bytes:
         """The text, as of now."""
         return generate_latest(self._registry)
+
+
+class FamilyExposition:
+    """Renders families of any origin.
+
+    Args:
+        families: asked anew for every rendering.
+        process: show the figures of this process too.
+    """
+
+    def __init__(self, families: Callable[[], Iterable[Family]], *, process: bool = True) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_FamilyCollector(families))
+        if process:
+            _add_process(self._registry)
+
+    def render(self) -> bytes:
+        """The text, as of now."""
+        return generate_latest(self._registry)
+
+
+def _add_process(registry: CollectorRegistry) -> None:
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+
+
+class _FamilyCollector(Collector):
+    def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
+        self._families = families
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._families():
+            if family.histograms:
+                yield _histograms(family)
+                continue
+            kind = CounterMetricFamily if family.counts else GaugeMetricFamily
+            metric = kind(family.name, family.help_text, labels=family.labels)
+            for labels, value in family.values:
+                metric.add_metric(labels, value)
+            yield metric
 
 
 class _EngineCollector(Collector):
@@ -168,6 +211,7 @@ class _HandoffCollector(Collector):
         yield "vllm:nixl_num_notifications_after_expiry", "Messages about transfers that had ended.", stats.num_late
         yield "baton_handoff_late", "Messages about transfers that had ended, and foreign ones.", stats.num_late
         yield "baton_handoff_malformed", "Frames that were no authentic message.", stats.num_malformed
+        yield "baton_handoff_dropped", "Frames that could not be sent to a peer.", stats.num_dropped
         yield "baton_handoff_fallbacks", "Requests that prefilled here after all.", self._figures.stats.num_fallbacks
 
     def _gauges(self) -> Iterator[tuple[str, str, int]]:
@@ -196,8 +240,16 @@ def _single(
 
 def _histogram(name: str, help_text: str, labels: tuple[str, str], histogram: Histogram) -> Metric:
     family = HistogramMetricFamily(name, help_text, labels=_LABELS)
-    buckets = [
-        ("+Inf" if bound == float("inf") else str(float(bound)), count) for bound, count in histogram.cumulative()
-    ]
-    family.add_metric(labels, buckets, histogram.total)
+    family.add_metric(labels, _buckets(histogram), histogram.total)
     return family
+
+
+def _histograms(family: Family) -> Metric:
+    metric = HistogramMetricFamily(family.name, family.help_text, labels=family.labels)
+    for labels, histogram in family.histograms:
+        metric.add_metric(labels, _buckets(histogram), histogram.total)
+    return metric
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    return [("+Inf" if bound == float("inf") else str(float(bound)), count) for bound, count in histogram.cumulative()]

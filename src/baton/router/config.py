@@ -28,6 +28,8 @@ class RouterConfig:
         max_queue: requests that wait while all workers are full; one more is answered 429.
         request_timeout_s: from arrival to the last token; 504 after it.
         health_interval_s, health_timeout_s: between two looks at a worker, and until one that does not answer is down.
+        engine_timeout_s: an engine that says nothing for so long, behind a server that answers, counts as dead; longer
+            than any step takes. Once it is silent for health_timeout_s it gets nothing new.
         lease_s: a registered worker that is not heard of for so long is removed.
         session_header: requests with the same value go to the same workers.
         drain_timeout_s: how long running requests may take after the router was told to stop.
@@ -48,6 +50,7 @@ class RouterConfig:
     request_timeout_s: float = 600.0
     health_interval_s: float = 0.5
     health_timeout_s: float = 2.0
+    engine_timeout_s: float = 10.0
     lease_s: float = 15.0
     session_header: str = "x-session-id"
     drain_timeout_s: float = 30.0
@@ -62,6 +65,6 @@ class RouterConfig:
         for name in ("max_attempts", "max_queue", "max_body_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("request_timeout_s", "health_interval_s", "health_timeout_s", "lease_s"):
+        for name in ("request_timeout_s", "health_interval_s", "health_timeout_s", "engine_timeout_s", "lease_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")

@@ -18,6 +18,9 @@ class Hold(Protocol):
 
     lost: asyncio.Event
 
+    def landed(self) -> None:
+        """The KV of this leg, a decode leg of two, has arrived. May be left out: release says it too."""
+
     def release(self, outcome: Outcome, error: str = "") -> None:
         """The leg has ended. A second call does nothing."""
 

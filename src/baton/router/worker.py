@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from baton.core.handoff import Role, TransferMode
@@ -134,11 +134,43 @@ class Placement:
         return tuple(worker for worker in (self.prefill, self.decode) if worker is not None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one leg takes of a worker, from its begin to its end.
+
+    Attributes:
+        num_tokens: to compute: the prompt where it prefills, and the most that it may generate where it decodes.
+        prompt_blocks, final_blocks: KV blocks it needs at its begin, and at most at its end.
+        inbound_tokens: whose KV comes from another worker.
+    """
+
+    num_tokens: int
+    prompt_blocks: int = 0
+    final_blocks: int = 0
+    inbound_tokens: int = 0
+
+
 @dataclass(slots=True, kw_only=True)
 class Outstanding:
-    """What this router has sent to a worker and not seen the end of."""
+    """What this router has sent to a worker and not seen the end of: the sum of shares."""
 
     num_requests: int = 0
     num_tokens: int = 0
-    inbound_bytes: int = 0
-    transfer_ids: set[str] = field(default_factory=set)
+    prompt_blocks: int = 0
+    final_blocks: int = 0
+    inbound_tokens: int = 0
+
+    def add(self, share: Share) -> None:
+        """A leg begins."""
+        self._move(share, 1)
+
+    def take_off(self, share: Share) -> None:
+        """A leg that was added has ended."""
+        self._move(share, -1)
+
+    def _move(self, share: Share, sign: int) -> None:
+        self.num_requests += sign
+        self.num_tokens += sign * share.num_tokens
+        self.prompt_blocks += sign * share.prompt_blocks
+        self.final_blocks += sign * share.final_blocks
+        self.inbound_tokens += sign * share.inbound_tokens

@@ -65,6 +65,7 @@ def _admit(draft: StepDraft, roster: Roster, seq: Sequence) -> bool:
 def _note_hit(roster: Roster, seq: Sequence, num_hit_tokens: int) -> None:
     """The first time a sequence gets blocks is what the figures of the prefix cache count."""
     if seq.num_cached_tokens is None:
-        seq.num_cached_tokens = num_hit_tokens if roster.cache.config.enable_prefix_caching else 0
+        num_found = num_hit_tokens if roster.cache.config.enable_prefix_caching else 0
+        seq.num_cached_tokens = min(num_found, seq.num_prompt_tokens)
         roster.prefix_query_tokens += len(seq.tokens)
-        roster.prefix_hit_tokens += seq.num_cached_tokens
+        roster.prefix_hit_tokens += num_found

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from baton.cache.manager import CacheManager
 from baton.core.exchange import Announce, Command, FirstToken, Grant, Prefilled, Progress, Withdraw
-from baton.core.handoff import Handoff, Ticket
+from baton.core.handoff import Handoff, Ticket, prompt_digest
 from baton.core.request import FinishReason, Request, TokenLogprobs
 from baton.sched.pins import Pins
 from baton.sched.sequence import Sequence
@@ -86,6 +86,7 @@ class Gives:
                 transfer_id=give.handoff.transfer_id,
                 block_ids=give.block_ids,
                 num_tokens=give.num_tokens,
+                prompt_digest=prompt_digest(seq.request.prompt_token_ids),
                 num_final_tokens=num_hit_tokens,
             )
         )
@@ -130,6 +131,16 @@ class Gives:
         give.holder = give.pin = None
         give.open = again
         self._commands.append(Withdraw(transfer_id=give.handoff.transfer_id, reason=reason, again=again))
+
+    def give_up(self, transfer_id: str) -> None:
+        """Nobody will come for this transfer."""
+        reason = "the hand-off was given up from outside"
+        for give in self._gives.values():
+            if give.open and give.handoff.transfer_id == transfer_id:
+                self._withdraw(give, reason, again=False)
+                return
+        if transfer_id in self._pinned.values():
+            self._commands.append(Withdraw(transfer_id=transfer_id, reason=reason))
 
     def computed(self, seq: Sequence, run: int, num_tokens: int) -> None:
         """A step has completed: num_tokens of the sequence, in this run, are written."""

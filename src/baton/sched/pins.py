@@ -18,12 +18,14 @@ class Pins:
         self._numbers = count()
         self._held: dict[int, tuple[int, ...]] = {}
         self._ending: set[int] = set()
+        self._num_blocks: int | None = 0  # None: to be counted anew
 
     def pin(self, blocks: Iterable[int]) -> int:
         """Hold owned blocks for a transfer. Returns the pin's number, never used before."""
         number, blocks = next(self._numbers), tuple(blocks)
         self._pool.retain(blocks)
         self._held[number] = blocks
+        self._num_blocks = None
         return number
 
     def withdraw(self, pin: int) -> None:
@@ -35,12 +37,15 @@ class Pins:
         """The transfer lets go of its blocks. Exactly once for each pin."""
         assert pin in self._held, f"pin {pin} is settled twice, or was never made"
         self._ending.discard(pin)
+        self._num_blocks = None
         self._pool.release(reversed(self._held.pop(pin)))
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that some transfer owns."""
-        return len(set(self.blocks()))
+        """Blocks that some transfer owns. Asked for at every step, and counted only when that has changed."""
+        if self._num_blocks is None:
+            self._num_blocks = len(set(self.blocks()))
+        return self._num_blocks
 
     @property
     def num_soon_free(self) -> int:

@@ -18,6 +18,7 @@ from baton.core.handoff import FailurePolicy, Handoff
 from baton.core.request import FinishReason, Request, SequenceDelta, TokenLogprobs
 from baton.core.stats import SchedulerStats
 from baton.core.step import Step, StepResult
+from baton.core.stops import first_stop, stop_after, token_limit
 from baton.sched.admission import admit_waiting
 from baton.sched.draft import Planned, StepDraft
 from baton.sched.landing import publish_landed, settle_landed
@@ -25,7 +26,6 @@ from baton.sched.planning import fork_landed, plan_decodes, plan_prefills
 from baton.sched.roster import Roster
 from baton.sched.sequence import Sequence
 from baton.sched.status import Status
-from baton.sched.stops import stop_after, token_limit
 
 
 class Scheduler:
@@ -65,7 +65,8 @@ class Scheduler:
         """Queue the n sequences of a request.
 
         Raises:
-            RequestError: empty or too long prompt, or a request_id or transfer_id that is in use.
+            RequestError: empty or too long prompt, nothing left to generate, or a request_id or transfer_id that is in
+                use.
         """
         self._validate(request)
         self._stalled = False
@@ -92,6 +93,10 @@ class Scheduler:
             )
         if request.handoff is not None:
             self._validate_handoff(request.handoff)
+        if first_stop(request, request.resumed, max_len)[1] is not None:
+            raise RequestError(
+                "resume_token_ids hold the end already; nothing is left to generate", param="resume_token_ids"
+            )
 
     def _validate_handoff(self, handoff: Handoff) -> None:
         if self._handoff is None:
@@ -111,7 +116,7 @@ class Scheduler:
             order=(request.priority, arrival, index),
             chain=self.cache.chain(request.cache_salt, arrival),
             limit=token_limit(request, self.config.max_model_len),
-            tokens=list(request.prompt_token_ids),
+            tokens=[*request.prompt_token_ids, *request.resumed],
         )
 
     def finish(
@@ -237,6 +242,10 @@ class Scheduler:
         commands = self._roster.commands[:]
         self._roster.commands.clear()
         return commands
+
+    def withdraw(self, transfer_id: str) -> None:
+        """Nobody will come for what is given under this id: its blocks come free. A prefill of it goes on."""
+        self._roster.gives.give_up(transfer_id)
 
     def on_event(self, event: Event) -> list[SequenceDelta]:
         """Something happened to a transfer. Events of requests that no longer wait for it are ignored.

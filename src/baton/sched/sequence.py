@@ -22,13 +22,13 @@ class Sequence:
         order: (priority, arrival, index); the smaller goes first and is preempted last.
         chain: digests of its full blocks; survives preemption.
         limit: tokens it may hold in total, prompt included.
-        tokens: known on the host: the prompt, then outputs.
+        tokens: known on the host: the prompt, then outputs (some of them from the start, where a request resumes).
         num_computed_tokens: tokens whose KV is written by committed steps.
         num_planned_tokens: the same, counting steps that are queued or running.
         num_in_flight: samples planned and not committed; they follow `tokens`.
         prefill_end: tokens known at admission; a decode continues from there.
         run: how often it was admitted; results of an earlier run no longer count as computed.
-        num_cached_tokens: prefix hit of the request's first admission; None before it.
+        num_cached_tokens: prompt tokens that the request's first admission found in the prefix cache; None before it.
         gathered: prompt logprobs so far. A new list per run: steps in flight keep the list they belong to.
         forks: siblings that will take over this sequence's prefill when it is planned to the end, or its landed
             blocks when it is first planned.

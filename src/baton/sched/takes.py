@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from baton.core.exchange import Command, Expect, Forgo, Reserve
-from baton.core.handoff import Handoff, PeerAddress
+from baton.core.handoff import Handoff, PeerAddress, prompt_digest
 from baton.sched.pins import Pins
 from baton.sched.sequence import Sequence
 
@@ -54,6 +54,7 @@ class Takes:
                 source=self._takes[transfer_id].source,
                 block_ids=block_ids,
                 num_tokens=leader.num_prompt_tokens,
+                prompt_digest=prompt_digest(leader.request.prompt_token_ids),
                 num_cached_tokens=num_cached_tokens,
             )
         )

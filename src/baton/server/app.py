@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 
 from baton.core.errors import EngineDeadError, RequestError
-from baton.server import health, models, page, text_routes, trace_route
+from baton.server import handoff_route, health, models, page, text_routes, trace_route
 from baton.server.chat import create_chat
 from baton.server.completions import create_completion
 from baton.server.config import ServerConfig
@@ -40,11 +40,10 @@ def create_app(
     state = ServerState(config, engine, tokenizer, metrics)
     routes: list[BaseRoute] = [*_routes()]
     if metrics is not None:
-        routes += page.routes(
-            metrics, chat=state.has_chat, state=lambda: engine.state.value, peer=lambda: engine.info.peer
-        )
+        routes += page.routes(metrics, engine, models=state.model_names, chat=state.has_chat)
     if engine.info.peer is not None:
         engine.on_output(state.traces.on_output)
+        routes.append(Route("/handoffs/{transfer_id:path}", handoff_route.give_up, methods=["DELETE"]))
         routes.append(Route("/trace/{transfer_id:path}", trace_route.show_trace, methods=["GET"]))
     app = Starlette(
         routes=[*routes, *extra_routes],

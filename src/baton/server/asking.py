@@ -22,6 +22,7 @@ from baton.wire.openai.decode import decode, unknown_fields
 from baton.wire.openai.handoff import TicketParams
 
 _log = get_logger(__name__)
+TOKENS_HEADER = "x-baton-tokens"
 A = TypeVar("A", bound=GenerationFields)
 
 
@@ -66,6 +67,11 @@ class Asking(Generic[A]):
         """Whether each chunk has the usage so far."""
         options = self.body.stream_options
         return self.include_usage and options is not None and bool(options.continuous_usage_stats)
+
+    @property
+    def shows_tokens(self) -> bool:
+        """Whether a stream has comments with token ids."""
+        return self.http.headers.get(TOKENS_HEADER) == "1"
 
     def ticket_params(self, ticket: Ticket | None) -> TicketParams | UnsetType:
         """The answer's kv_transfer_params: of a giver, once its prefill is over."""

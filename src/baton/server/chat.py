@@ -52,7 +52,7 @@ async def create_chat(http: HttpRequest) -> Response:
         # The headers wait for the first output: what the engine refuses is then still a plain 400.
         first = await generation.next()
         if body.stream:
-            pieces = events(generation, first, answer, ask.interval)
+            pieces = events(generation, first, answer, ask.interval, shows_tokens=ask.shows_tokens)
             return EventStream(pieces, stack.pop_all(), generation.deadline_s)
         await generation.finish(first)
         whole = answer.whole(generation.collectors[0], generation.ticket)

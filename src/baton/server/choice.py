@@ -14,6 +14,7 @@ class Piece:
     """What a choice has brought since the last piece.
 
     Attributes:
+        logprobs: of the last of token_ids: those that the request resumed have none.
         first: it is the choice's first piece.
         finish_reason: "stop" or "length" on the last one.
         num_tokens: output tokens of the choice so far.
@@ -40,7 +41,7 @@ class Choice:
         done: the last piece was taken.
     """
 
-    __slots__ = ("_num_chars", "_num_tokens", "_started", "collector", "done", "output", "position")
+    __slots__ = ("_num_chars", "_num_logprobs", "_num_tokens", "_started", "collector", "done", "output", "position")
 
     def __init__(self, collector: OutputCollector, output: CompletionOutput, position: int) -> None:
         self.collector = collector
@@ -48,8 +49,7 @@ class Choice:
         self.position = position
         self.done = False
         self._started = False
-        self._num_tokens = 0
-        self._num_chars = 0
+        self._num_tokens = self._num_logprobs = self._num_chars = 0
 
     def due(self, interval: int) -> bool:
         """Whether a piece should be shown now: the first and the last at once, else every `interval` tokens."""
@@ -64,7 +64,7 @@ class Choice:
         piece = Piece(
             text=output.text[self._num_chars :],
             token_ids=output.token_ids[self._num_tokens :],
-            logprobs=() if output.logprobs is None else output.logprobs[self._num_tokens :],
+            logprobs=() if output.logprobs is None else output.logprobs[self._num_logprobs :],
             first=not self._started,
             finish_reason=output.finish_reason,
             stop_reason=output.stop_reason,
@@ -72,6 +72,7 @@ class Choice:
         )
         self._started = True
         self._num_tokens, self._num_chars = len(output.token_ids), len(output.text)
+        self._num_logprobs += len(piece.logprobs)
         self.done = output.finish_reason is not None
         return piece
 

@@ -126,10 +126,12 @@ class CompletionAnswer:
         entries: list[tuple[int, TokenLogprobs | None]] = []
         output = choice.collector.output
         if not self._score_only:
-            entries = list(zip(piece.token_ids, piece.logprobs, strict=True))
+            entries = [(entry.token_id, entry) for entry in piece.logprobs]
         if index not in self._offsets:
             start = len(self._prompt_text(place)) if self._ask.body.echo else 0
             self._offsets[index] = self._counter(start, output.prompt_token_ids)
+            for token_id in choice.collector.request.resumed:
+                self._offsets[index].push(token_id)
         shown = completion_logprobs(entries, self._name, self._logprobs, self._offsets[index])
         if not echo:
             return shown

@@ -42,7 +42,7 @@ async def create_completion(http: HttpRequest) -> Response:
         # The headers wait for the first output: what the engine refuses is then still a plain 400.
         first = await generation.next()
         if body.stream:
-            pieces = events(generation, first, answer, ask.interval)
+            pieces = events(generation, first, answer, ask.interval, shows_tokens=ask.shows_tokens)
             return EventStream(pieces, stack.pop_all(), generation.deadline_s)
         await generation.finish(first)
         whole = answer.whole(generation.collectors, generation.ticket)
@@ -67,8 +67,11 @@ def _refuse_unsupported(ask: Asking[CompletionRequest]) -> None:
             )
         if body.stream and body.best_of > body.num_choices:
             raise RequestError("best_of is not possible with stream=true", param="best_of")
-    if ask.handoff is not None and _num_prompts(body) > 1:
-        raise RequestError("kv_transfer_params needs one prompt; send a request for each", param="prompt")
+    for name, given in (("kv_transfer_params", ask.handoff), ("resume_token_ids", body.resume_token_ids)):
+        if given and _num_prompts(body) > 1:
+            raise RequestError(f"{name} needs one prompt; send a request for each", param="prompt")
+    if body.resume_token_ids and body.score_only:
+        raise RequestError("resume_token_ids goes on with an answer; max_tokens=0 has none", param="resume_token_ids")
     num_choices = _num_prompts(body) * min(MAX_N, max(1, body.best_of or body.num_choices))
     if num_choices > MAX_CHOICES:
         raise RequestError(

@@ -6,19 +6,34 @@ Nothing here waits for a consumer: a stream buffers what has arrived, however sl
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Self
 
 from baton.core.errors import EngineDeadError, RequestError, UserError
+from baton.core.handoff import Role
 from baton.core.request import FinishReason, Request, SequenceDelta
-from baton.core.stats import EMPTY
+from baton.core.stats import EMPTY, TransferStats
 from baton.obs.log import get_logger
 from baton.wire.channel import FrontSocket
-from baton.wire.engine import Cancel, EngineInfo, Failed, FromEngine, Output, Ready, Refused, Stop, Submit
+from baton.wire.engine import (
+    Cancel,
+    EngineInfo,
+    Failed,
+    FromEngine,
+    Output,
+    Ping,
+    Ready,
+    Refused,
+    Stop,
+    Submit,
+    Withdraw,
+)
 
 _log = get_logger(__name__)
+_PING_S = 0.5
 
 
 class EngineState(Enum):
@@ -109,7 +124,7 @@ class EngineClient:
 
     Attributes:
         state: READY between a successful `start` and `lost` or `close`.
-        stats: of the latest step; zeros before the first.
+        stats, transfer_stats: as the engine said last; zeros before it did.
         info: what the engine said of itself; kept after its death.
     """
 
@@ -117,7 +132,9 @@ class EngineClient:
 
     def __init__(self) -> None:
         self.state = EngineState.STARTING
-        self.stats = EMPTY
+        self.stats, self.transfer_stats = EMPTY, TransferStats()
+        self._heard_s = 0.0
+        self._next_ping: asyncio.TimerHandle | None = None
         self._socket: FrontSocket | None = None
         self._streams: dict[str, DeltaStream] = {}
         self._listeners: list[Callable[[Output], None]] = []
@@ -128,6 +145,20 @@ class EngineClient:
     def num_live(self) -> int:
         """Streams that have not ended."""
         return len(self._streams)
+
+    @property
+    def num_kept_blocks(self) -> int:
+        """Blocks that another engine may come for, or is getting. Of a decode engine nobody gets any."""
+        peer = self.info.peer
+        return 0 if peer is None or peer.role is Role.DECODE else self.stats.pinned_blocks
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last word of a running engine, which is asked for one every half second.
+
+        It is also silent during a long step. 0 while there is no engine: `state` says that.
+        """
+        return time.monotonic() - self._heard_s if self._next_ping is not None else 0.0
 
     def on_output(self, listener: Callable[[Output], None]) -> None:
         """Call `listener` with the output of each step, after its deltas were handed on."""
@@ -141,7 +172,7 @@ class EngineClient:
         """
         if self._socket is not None:
             self._socket.close()
-        self.state, self.stats = EngineState.STARTING, EMPTY
+        self.state, self.stats, self.transfer_stats = EngineState.STARTING, EMPTY, TransferStats()
         self._cause = "the engine is starting; try again soon"
         self._started = asyncio.get_running_loop().create_future()
         self._socket = FrontSocket(self._receive)
@@ -174,6 +205,11 @@ class EngineClient:
         self._socket.send(Submit(request=request))
         return stream
 
+    def withdraw(self, transfer_id: str) -> None:
+        """Tell the engine that nobody will come for what it gives under this id."""
+        if self._socket is not None:
+            self._socket.send(Withdraw(transfer_id=transfer_id))
+
     def drain(self, message: str) -> None:
         """Take no new requests: `submit` raises with this message. Live ones go on."""
         if self.state is EngineState.READY:
@@ -190,6 +226,9 @@ class EngineClient:
 
         What the engine itself said last stands.
         """
+        if self._next_ping is not None:
+            self._next_ping.cancel()
+            self._next_ping = None
         if self.state is not EngineState.DEAD:
             self.state, self._cause = EngineState.DEAD, message
         if self._started is not None and not self._started.done():
@@ -219,7 +258,13 @@ class EngineClient:
     def _forget(self, request_id: str) -> None:
         self._streams.pop(request_id, None)
 
+    def _ping(self) -> None:
+        assert self._socket is not None
+        self._socket.send(Ping())
+        self._next_ping = asyncio.get_running_loop().call_later(_PING_S, self._ping)
+
     def _receive(self, message: FromEngine) -> None:
+        self._heard_s = time.monotonic()
         match message:
             case Output():
                 self._dispatch(message)
@@ -233,7 +278,7 @@ class EngineClient:
                 self._failed(message)
 
     def _dispatch(self, output: Output) -> None:
-        self.stats = output.stats
+        self.stats, self.transfer_stats = output.stats, output.transfer_stats or self.transfer_stats
         for admitted in output.admitted:
             stream = self._streams.get(admitted.request_id)
             if stream is not None:
@@ -252,6 +297,7 @@ class EngineClient:
         assert self._started is not None and self._socket is not None
         self._socket.forget_path()
         self.info, self.state = info, EngineState.READY
+        self._next_ping = asyncio.get_running_loop().call_later(_PING_S, self._ping)
         if not self._started.done():
             self._started.set_result(info)
 

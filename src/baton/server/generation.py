@@ -11,6 +11,7 @@ from starlette.types import Receive
 
 from baton.core.handoff import Ticket
 from baton.core.request import FinishReason, Request, SequenceDelta
+from baton.core.stops import first_stop
 from baton.server.engine_client import DeltaStream
 from baton.server.metrics import RequestMetrics
 from baton.server.request_log import log_end, log_start
@@ -95,6 +96,9 @@ class Generation:
         return self
 
     def _start(self) -> None:
+        self._replay()
+        if self.collectors[0].output.finished:
+            return
         for request in self._requests:
             self._streams.append(self._server.engine.submit(request))
             self._metrics.append(self._measure(request))
@@ -107,6 +111,14 @@ class Generation:
         if len(self._streams) > 1:
             self._num_pumping = len(self._streams)
             self._tasks += [asyncio.create_task(self._pump(i)) for i in range(len(self._streams))]
+
+    def _replay(self) -> None:
+        """A request that resumes has one prompt and one choice; its text begins with the tokens that exist already."""
+        request, collector = self._requests[0], self.collectors[0]
+        if request.resumed:
+            count, stop = first_stop(request, request.resumed, self._server.engine.info.max_model_len)
+            reason, stop_token_id = (None, None) if stop is None else stop
+            collector.replay(request.resumed[:count], reason, stop_token_id)
 
     def _measure(self, request: Request) -> RequestMetrics | None:
         metrics = self._server.metrics
@@ -150,6 +162,8 @@ class Generation:
             ClientGoneError: the client is gone.
             ApiError: 504, the deadline has passed; 422 and 503, a sequence could not be completed.
         """
+        if not self._streams:  # the tokens that exist already are all
+            return [(0, SequenceDelta(request_id=self._requests[0].request_id, index=0))]
         batch = await (self._next_of_one() if len(self._streams) == 1 else self._next_of_many())
         if not batch and self.ending is not None:
             raise self._ended()

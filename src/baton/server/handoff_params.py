@@ -20,7 +20,7 @@ from baton.wire.openai.handoff import TicketParams
 
 FIELD = "kv_transfer_params"
 GIVE, TAKE = "do_remote_decode", "do_remote_prefill"
-_MAX_ID_CHARS = 256
+MAX_ID_CHARS = 256
 _MAX_HOST_CHARS = 253  # RFC 1035, section 2.3.4
 _MAX_SIZE = 4096
 _MAX_BLOCKS = 1 << 20
@@ -174,7 +174,7 @@ def _are_blocks(value: Any) -> bool:
     )
 
 
-_ID = (_word(_MAX_ID_CHARS), f"must be 1 to {_MAX_ID_CHARS} printable ASCII characters without spaces")
+_ID = (_word(MAX_ID_CHARS), f"must be 1 to {MAX_ID_CHARS} printable ASCII characters without spaces")
 _BOOL = (_is_bool, "must be true or false")
 _SIZE = (_integer(1, _MAX_SIZE), f"must be an integer from 1 to {_MAX_SIZE}")
 _COUNT = (_integer(0, _MAX_INT), "must be an integer of at least 0")

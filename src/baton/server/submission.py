@@ -44,6 +44,7 @@ def engine_request(
         cache_salt=ask.cache_salt or "",
         eos_token_ids=info.eos_token_ids,
         handoff=handoff,
+        resumed=tuple(ask.resume_token_ids or ()),
     )
     check_request(request, vocab_size=info.vocab_size, max_model_len=info.max_model_len)
     return request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from baton.core.request import FinishReason, Request, SequenceDelta, TokenLogprobs
@@ -19,7 +19,7 @@ class CompletionOutput:
         index: 0 .. n-1.
         text: continues the prompt's, as TextStream defines it; empty when detokenize is off.
         token_ids: all output tokens, the ones that ended it included.
-        logprobs: one entry per token when asked for, else None.
+        logprobs: one entry per token that was not resumed when asked for, else None.
         finish_reason: "stop", "length", or "error" when a grammar could not be continued; None while running.
         stop_reason: the stop string or stop token id that ended it; None for end-of-sequence.
     """
@@ -137,8 +137,22 @@ class OutputCollector:
                     self._finish(self.output.request_id, delta.index)
                 return output.text[before:]
         if delta.finish_reason is not None:
-            self._end(output, delta)
+            self._end(output, delta.finish_reason, delta.stop_token_id)
         return output.text[before:]
+
+    def replay(self, token_ids: Sequence[int], finish_reason: FinishReason | None, stop_token_id: int | None) -> None:
+        """Take the tokens that the request resumes behind, as if they had just come; they have no logprobs.
+
+        Args:
+            finish_reason, stop_token_id: why the last of them ends the sequence.
+        """
+        output = self.output.outputs[0]
+        for number, token_id in enumerate(token_ids, start=1):
+            output.token_ids.append(token_id)
+            if self._add_text(output, token_id, ends=number == len(token_ids) and finish_reason is FinishReason.STOP):
+                return
+        if finish_reason is not None:
+            self._end(output, finish_reason, stop_token_id)
 
     def _add_text(self, output: CompletionOutput, token_id: int, *, ends: bool) -> bool:
         """Decode one token; returns whether a stop string ended the sequence.
@@ -161,9 +175,8 @@ class OutputCollector:
         output.finish_reason, output.stop_reason = FinishReason.STOP.value, matched
         return True
 
-    def _end(self, output: CompletionOutput, delta: SequenceDelta) -> None:
-        assert delta.finish_reason is not None
-        output.finish_reason, output.stop_reason = delta.finish_reason.value, delta.stop_token_id
+    def _end(self, output: CompletionOutput, reason: FinishReason, stop_token_id: int | None) -> None:
+        output.finish_reason, output.stop_reason = reason.value, stop_token_id
         streams = self._texts[output.index]
         if streams is None:
             return

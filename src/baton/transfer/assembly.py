@@ -66,6 +66,9 @@ class _Control:
     def confirmed_s(self, engine_id: str) -> float:
         return self.peers.confirmed_s(engine_id)
 
+    def fence(self, now: float) -> None:
+        self.peers.fence(now)
+
 
 def assemble(station: Station, agent: Agent, clock: Callable[[], float] = time.monotonic) -> tuple[TransferParts, Card]:
     """Everything a `TransferWorker` drives, and the card that peers see.
@@ -77,7 +80,8 @@ def assemble(station: Station, agent: Agent, clock: Callable[[], float] = time.m
     geometry = station.geometry
     agent.register(geometry.base_address, (geometry.num_blocks + 1) * geometry.block_bytes, station.device)
     sockets = ControlSockets(station.bind_host, station.bind_port)
-    control, given, taken = _Control(), Flights(agent, clock), Flights(agent, clock)
+    control = _Control()
+    given, taken = Flights(agent, clock, control.fence), Flights(agent, clock)
     giver = None if station.role is Role.DECODE else _giver(station, agent, given, control)
     taker = None if station.role is Role.PREFILL else _taker(station, taken, control)
     card = _card(station, sockets.port, agent.metadata())

@@ -37,6 +37,10 @@ class Cost:
         )
 
 
+def _no_fence(now: float) -> None:
+    """Whoever is written to waits."""
+
+
 class _Flight(NamedTuple):
     transfer_id: str
     pin: int
@@ -49,10 +53,12 @@ class Flights:
 
     Args:
         clock: seconds, monotonic.
+        fence: called with its time right before a post; raises AgentError if nothing may be posted any more.
     """
 
     agent: Agent
     clock: Callable[[], float]
+    fence: Callable[[float], None] = _no_fence
     _flights: dict[Post, _Flight] = field(default_factory=dict)
     _costs: dict[str, Cost] = field(default_factory=dict)
 
@@ -68,6 +74,7 @@ class Flights:
             AgentError: nothing was started.
         """
         start_s = self.clock()
+        self.fence(start_s)
         post = self.agent.post(direction, peer, moves, notice)
         posted_s = self.clock()
         self._flights[post] = _Flight(transfer_id, pin, start_s)

@@ -86,7 +86,7 @@ class Giving:
         early_bytes: posted before prefill ended.
         deadline_s: when the lease (or an unmatched reservation) ends; None: prefill is under way, no lease yet.
         ending: set once nothing more may be posted.
-        reason: of a failure.
+        reason: of a failure, or why nobody waits any longer.
         pins: not settled yet; the current grant's last.
     """
 
@@ -138,12 +138,14 @@ class Giver:
 
     Attributes:
         events: for the scheduler, in order; whoever drives the giver takes them.
+        losses: transfers that failed or expired since, and why; whoever drives the giver takes them too.
         num_expired, num_late: since the start.
         failures: by kind of cause.
     """
 
     def __init__(self, config: GiverConfig, control: Control, flights: Flights, connector: GiveConnector) -> None:
         self.events: list[Event] = []
+        self.losses: list[tuple[str, str]] = []
         self.num_expired = 0
         self.num_late = 0
         self.failures: Counter[str] = Counter()
@@ -214,6 +216,8 @@ class Giver:
             if not withdraw.again:
                 self._ended.add(withdraw.transfer_id, Ending.FAILED, self._clock())
             return
+        if not withdraw.again and self._is_offered(giving):
+            return  # the taker may be reading: its word, or the end of the lease, frees the blocks
         giving.grant = None
         if withdraw.again:
             self._settle_idle_pins(giving)
@@ -278,10 +282,13 @@ class Giver:
     def _check_claim(self, giving: Giving) -> None:
         """Refuse a reservation that does not belong to this prompt; `_advance` sends the refusal."""
         claim, grant = giving.claim, giving.grant
-        if claim is None or grant is None or claim.wanted.num_tokens == grant.num_tokens:
+        if claim is None or grant is None:
+            return
+        here, there = grant.num_tokens, claim.wanted.num_tokens
+        if here == there and grant.prompt_digest == claim.wanted.prompt_digest:
             return
         giving.ending = Ending.FAILED
-        giving.reason = f"the prompt has {grant.num_tokens} tokens at the giver, {claim.wanted.num_tokens} at the taker"
+        giving.reason = f"the taker means another prompt: it has {there} tokens, the giver's has {here}"
         self.failures["prompt differs"] += 1
 
     def _give_up(self, link: Link, message: NotNeeded | Cancel | Taken) -> None:
@@ -313,9 +320,11 @@ class Giver:
         What was offered stays until its lease ends: the taker may be reading it.
         """
         for giving in list(self._givings.values()):
-            offered = giving.last_posted and self._connector.waits_for_taken
-            if giving.is_claimed_by(engine_id) and not offered:
+            if giving.is_claimed_by(engine_id) and not self._is_offered(giving):
                 self._fail(giving, "taker lost", f"the taker {engine_id} was lost: {reason}")
+
+    def _is_offered(self, giving: Giving) -> bool:
+        return giving.last_posted and self._connector.waits_for_taken
 
     # What the agent and the clock say.
 
@@ -338,10 +347,18 @@ class Giver:
             if giving.deadline_s is None or giving.ending is not None or now < giving.deadline_s:
                 continue
             if not self._flights.pins(giving.transfer_id):
-                giving.ending = Ending.EXPIRED if giving.announced else Ending.UNMATCHED
-                self.num_expired += giving.announced
-                self._finish(giving)
+                self._expire(giving)
         self._ended.forget(now)
+
+    def _expire(self, giving: Giving) -> None:
+        if giving.announced:
+            giving.ending = Ending.EXPIRED
+            giving.reason = f"its lease of {self._config.lease_s:g} s ended, and nobody had taken it"
+            self.num_expired += 1
+        else:
+            giving.ending = Ending.UNMATCHED
+            giving.reason = f"no request here gave it within {self._config.lease_s:g} s"
+        self._finish(giving)
 
     # How a transfer moves on and ends.
 
@@ -382,6 +399,8 @@ class Giver:
             return
         del self._givings[giving.transfer_id]
         self._ended.add(giving.transfer_id, giving.ending, self._clock())
+        if giving.reason:
+            self.losses.append((giving.transfer_id, giving.reason))
         if giving.claim is not None:
             self._say_end(giving, giving.claim.link.engine_id)
         cost = self._flights.forget(giving.transfer_id)

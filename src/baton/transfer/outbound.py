@@ -215,9 +215,9 @@ class Outbound:
         session = Session(self._meeting.root, attempt.nonce, giver_nonce, gives=False)
         del self._attempts[attempt.address]
         sitting = _Sitting(giver, attempt.address, attempt.route, session, now, now, now)
-        self._link(sitting, attempt.started_s, now)
+        self._link(sitting, now)
 
-    def _link(self, sitting: _Sitting, started_s: float, now: float) -> None:
+    def _link(self, sitting: _Sitting, now: float) -> None:
         giver, engine_id = sitting.giver, sitting.giver.link.engine_id
         before = self._linked.get(engine_id)
         if before is not None:
@@ -226,8 +226,8 @@ class Outbound:
             _log.info("linked with giver %s at %s:%d", shown(engine_id), shown(sitting.address[0]), sitting.address[1])
         self._linked[engine_id] = self._by_route[sitting.route] = sitting
         self._engine_at[sitting.address] = engine_id
-        giver.gave, giver.confirmed_s = True, max(giver.confirmed_s, started_s)
-        self._say_alive(sitting, now)  # its first frame confirms the session
+        giver.gave = True
+        self._say_alive(sitting, now)  # its first frame confirms the session; Hello has renewed no lease
         self._meeting.incarnations.warm_up(giver)
         for host, port in self._addresses(engine_id):
             self._failures.pop((host, port), None)

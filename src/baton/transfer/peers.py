@@ -9,7 +9,7 @@ import msgspec
 
 from baton.core.handoff import Role
 from baton.obs.log import get_logger
-from baton.transfer.agent import Agent, Ended
+from baton.transfer.agent import Agent, AgentError, Ended
 from baton.transfer.card import Judge, shown
 from baton.transfer.inbound import Inbound
 from baton.transfer.incarnations import Incarnation, Incarnations
@@ -110,6 +110,15 @@ class Peers:
         elif self._outbound is not None:
             self._outbound.arrived(arrival.route, frame, now)
 
+    def fence(self, now: float) -> None:
+        """To be called right before a post to a taker: `receive` sees a pause only between two turns.
+
+        Raises:
+            AgentError: this process paused since `receive`, for so long that takers have given it up.
+        """
+        if now - self._received_s > self._meeting.silence_s:
+            raise AgentError(f"this engine paused for {now - self._received_s:.1f} s")
+
     def tick(self, now: float) -> None:
         """Do what is due."""
         self._now = now
@@ -163,7 +172,7 @@ class Peers:
     # Figures.
 
     def confirmed_s(self, engine_id: str) -> float:
-        """When the latest Alive (or Hello) was sent that this giver is known to have received; -inf: none."""
+        """When the latest Alive was sent that this giver is known to have received; -inf: none."""
         one = self._incarnations.get(engine_id)
         return -math.inf if one is None else one.confirmed_s
 

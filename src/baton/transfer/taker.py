@@ -144,7 +144,7 @@ class Taker:
     """See the module.
 
     Args:
-        confirmed_s: for an engine id, when the latest message was sent that it is known to have received: until a
+        confirmed_s: for an engine id, when the latest Alive was sent that it is known to have received: until a
             lease after that it keeps what it offered.
 
     Attributes:
@@ -212,6 +212,7 @@ class Taker:
             transfer_id=reserve.transfer_id,
             block_ids=reserve.block_ids,
             num_tokens=reserve.num_tokens,
+            prompt_digest=reserve.prompt_digest,
             num_cached_tokens=reserve.num_cached_tokens,
         )
         self._control.send(link.engine_id, message)
@@ -469,6 +470,11 @@ class Taker:
     def num_waiting(self) -> int:
         """Reservations that are waited for."""
         return sum(taking.reserve is not None and not taking.stopping for taking in self._takings.values())
+
+    @property
+    def awaits_writes(self) -> bool:
+        """Whether givers may be writing here (push)."""
+        return self._connector.giver_writes and self.num_waiting > 0
 
     @property
     def num_quarantined(self) -> int:

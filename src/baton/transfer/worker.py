@@ -14,6 +14,7 @@ from baton.core.exchange import Command, Event, Expect, Forgo, Reserve
 from baton.core.stats import TransferStats
 from baton.obs.log import get_logger
 from baton.transfer.agent import Agent, Notice
+from baton.transfer.card import shown
 from baton.transfer.flights import Flights
 from baton.transfer.giver import Giver
 from baton.transfer.peers import Peers
@@ -21,7 +22,8 @@ from baton.transfer.taker import Taker
 from baton.wire.control import ControlSockets
 
 _log = get_logger(__name__)
-_BUSY_S = 0.0005  # between polls while bytes are moving, here or towards here
+_BUSY_S = 0.0005  # between polls while a post of this engine, or a READ from it, is under way
+_AWAITING_S = 0.002  # the same while others may write here: each poll takes time from the engine loop
 _IDLE_S = 0.05
 _TICK_S = 0.02
 _STATS_S = 0.1
@@ -157,6 +159,9 @@ class TransferWorker:
 
     def _pass_events(self) -> None:
         some = False
+        if self._parts.giver is not None:
+            _log_losses(self._parts.giver.losses)
+            self._parts.giver.losses.clear()
         for side in (self._parts.giver, self._parts.taker):
             if side is None or not side.events:
                 continue
@@ -170,12 +175,11 @@ class TransferWorker:
     def _rest(self) -> None:
         """Until something may have happened. An agent has nothing to wait on, so it is polled."""
         giver, taker = self._parts.giver, self._parts.taker
-        moving = any(map(len, self._parts.flights))
-        coming = (taker is not None and taker.num_waiting > 0) or (giver is not None and giver.num_offered > 0)
-        if moving or coming:
+        if any(map(len, self._parts.flights)) or (giver is not None and giver.num_offered > 0):
             time.sleep(_BUSY_S)
         else:
-            self._parts.sockets.wait(_IDLE_S)
+            awaiting = taker is not None and taker.awaits_writes
+            self._parts.sockets.wait(_AWAITING_S if awaiting else _IDLE_S)
 
     def _figures(self) -> TransferStats:
         parts, giver, taker = self._parts, self._parts.giver, self._parts.taker
@@ -191,5 +195,16 @@ class TransferWorker:
             num_expired=giver.num_expired if giver else 0,
             num_late=parts.peers.num_late + sum(side.num_late for side in sides),
             num_malformed=parts.peers.num_malformed,
+            num_dropped=parts.sockets.num_dropped,
             failures=dict(failures),
         )
+
+
+def _log_losses(losses: Sequence[tuple[str, str]]) -> None:
+    """One line for each cause: a lost taker fails many hand-offs at once."""
+    by_reason: dict[str, list[str]] = {}
+    for transfer_id, reason in losses:
+        by_reason.setdefault(reason, []).append(transfer_id)
+    for reason, (first, *others) in by_reason.items():
+        more = f" and {len(others)} more" if others else ""
+        _log.warning("gave up hand-off %s%s: %s", shown(first), more, shown(reason))

@@ -1,7 +1,7 @@
 """Messages between a front (an HTTP server) and one engine process, in msgpack.
 
-    front  -> engine   Submit, Cancel, Stop
-    engine -> front    Ready (once, first), Output (one a step), Refused, Failed (the last word)
+    front  -> engine   Submit, Cancel, Withdraw, Ping, Stop
+    engine -> front    Ready (once, first), Output (one a step), Refused, Pong, Failed (the last word)
 
 Requests and deltas are the core's own values: msgspec encodes frozen dataclasses as they are.
 """
@@ -31,8 +31,18 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
     reason: FinishReason = FinishReason.ABORT
 
 
+class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """Nobody will come for what this engine gives under the id. Unknown ids are ignored."""
+
+    transfer_id: str
+
+
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
     """End the process: at once, what runs is aborted."""
+
+
+class Ping(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """Answered by Pong between two steps: an engine that says nothing for long is stopped, or in a long step."""
 
 
 class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,9 +68,11 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         model: as given on the command line.
         tokenizer: folder or file the front loads its tokenizer from; empty when there is none.
+        fingerprint: of model, weights, tokenizer and number formats: engines of different ones share no KV.
         eos_token_ids: the model's end-of-sequence tokens, to put into every request.
         vocab_size: rows of the model's output.
         kv_cache_tokens: block_tokens * num_blocks.
+        incarnation: random, new with each start of the process; the peer's engine_id where there is one.
         peer: None: it has no control endpoint and cannot hand over.
     """
 
@@ -76,6 +88,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_num_seqs: int
     block_tokens: int
     num_blocks: int
+    incarnation: str = ""
     peer: PeerInfo | None = None
 
     @property
@@ -157,6 +170,10 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknow
     param: str | None = None
 
 
+class Pong(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """The answer to a Ping."""
+
+
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
     """The engine ends on an error of its own, or could not start (user_error: one line that the user can act on)."""
 
@@ -164,5 +181,5 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
     user_error: bool = False
 
 
-ToEngine = Submit | Cancel | Stop
-FromEngine = Ready | Output | Refused | Failed
+ToEngine = Submit | Cancel | Withdraw | Ping | Stop
+FromEngine = Ready | Output | Refused | Pong | Failed

@@ -15,7 +15,7 @@ from baton.core.exchange import FirstToken
 from baton.core.geometry import RankGeometry
 from baton.core.handoff import Role, TransferMode
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class RankCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,11 +84,12 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Reserving(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """My hand is open. Fields as in core.handoff.Reserve."""
+    """My hand is open. Fields as in core.exchange.Reserve."""
 
     transfer_id: str
     block_ids: tuple[int, ...]
     num_tokens: int
+    prompt_digest: bytes
     num_cached_tokens: int
 
 

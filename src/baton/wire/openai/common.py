@@ -63,6 +63,7 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     user: Any = None
     use_beam_search: bool | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    resume_token_ids: list[Int] | None = None
 
     @property
     def num_choices(self) -> int:

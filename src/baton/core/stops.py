@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from baton.core.request import FinishReason, Request
@@ -29,6 +30,16 @@ def stop_after(request: Request, token: int, num_output_tokens: int, limit: int)
     if len(request.prompt_token_ids) + num_output_tokens >= limit:
         return Stop(FinishReason.LENGTH)
     return None
+
+
+def first_stop(request: Request, token_ids: Sequence[int], max_model_len: int) -> tuple[int, Stop | None]:
+    """How many of these first outputs count, and why the last of them ends the sequence; None if it goes on."""
+    limit = token_limit(request, max_model_len)
+    for number, token in enumerate(token_ids, start=1):
+        stop = stop_after(request, token, number, limit)
+        if stop is not None:
+            return number, stop
+    return len(token_ids), None
 
 
 def token_limit(request: Request, max_model_len: int) -> int:

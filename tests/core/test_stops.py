@@ -4,7 +4,7 @@ import pytest
 
 from baton.core.request import FinishReason, Request
 from baton.core.sampling import SamplingParams
-from baton.sched.stops import Stop, stop_after, token_limit
+from baton.core.stops import Stop, first_stop, stop_after, token_limit
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 EOS = 2
@@ -54,3 +54,21 @@ def test_the_limit_counts_prompt_and_outputs() -> None:
     assert token_limit(request(max_tokens=None), 100) == 100
     assert stop_after(request(max_tokens=None), 7, 4, 8) is None
     assert stop_after(request(max_tokens=None), 7, 5, 8) == Stop(LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("params", "tokens", "found"),
+    [
+        ({}, (), (0, None)),
+        ({}, (7, 8), (2, None)),
+        ({"stop_token_ids": (7,)}, (8, 7), (2, Stop(STOP, 7))),
+        ({"stop_token_ids": (7,)}, (8, 7, 9), (2, Stop(STOP, 7))),
+        ({"stop_token_ids": (7,), "min_tokens": 3}, (8, 7, 9), (3, None)),
+        ({"max_tokens": 2}, (8, 7), (2, Stop(LENGTH))),
+        ({"max_tokens": 2}, (8, 7, 6), (2, Stop(LENGTH))),
+    ],
+)
+def test_the_first_stop_among_tokens(
+    params: dict[str, object], tokens: tuple[int, ...], found: tuple[int, Stop | None]
+) -> None:
+    assert first_stop(request(**params), tokens, 100) == found

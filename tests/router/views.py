@@ -1,0 +1,44 @@
+"""Workers as choosing sees them, made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from baton.core.handoff import Role, TransferMode
+from baton.router.demand import Demand
+from baton.router.view import WorkerView
+from baton.router.worker import WorkerFacts, WorkerKind
+from baton.wire.engine import PeerInfo
+
+PREFILL, DECODE, MIXED = Role.PREFILL, Role.DECODE, Role.MIXED
+PUSH, PULL = TransferMode.PUSH, TransferMode.PULL
+
+
+def facts(role: Role = DECODE, mode: TransferMode | None = PUSH, **changes: Any) -> WorkerFacts:
+    """Of a Baton engine with 100 blocks of 16 tokens, that runs 4 sequences at once."""
+    peer = None
+    if mode is not None:
+        peer = PeerInfo(role=role, transfer_mode=mode, engine_id="e", host="h", port=1)
+    given: dict[str, Any] = {
+        "kind": WorkerKind.BATON,
+        "incarnation": "e",
+        "role": role,
+        "transfer_mode": mode,
+        "peer": peer,
+        "models": ("m",),
+        "fingerprint": "f",
+        "block_tokens": 16,
+        "num_blocks": 100,
+        "max_num_seqs": 4,
+    }
+    return WorkerFacts(**given | changes)
+
+
+def view(worker_id: str, role: Role = DECODE, mode: TransferMode | None = PUSH, **changes: Any) -> WorkerView:
+    """Keys of WorkerFacts go there."""
+    own = {name: changes.pop(name) for name in list(changes) if name in WorkerView.__slots__}
+    return WorkerView(worker_id=worker_id, role=role, facts=facts(role, mode, **changes), **own)
+
+
+def demand(num_prompt: int = 32, num_new: int = 16, **changes: Any) -> Demand:
+    return Demand(num_prompt_tokens=num_prompt, num_new_tokens=num_new, **changes)
