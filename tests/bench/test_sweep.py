@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from baton.bench.sweep import SweepOptions, at_urls, sweep
 from baton.bench.sweep_plan import Grid, seed_of
 from baton.core.errors import ConfigError
 from tests.bench.conftest import StartStub
-from tests.cluster.serving import alive, until
+from tests.cluster.serving import alive, children, until
 
 GRID = Grid(modes=("push", "pull"), qps=(50.0, 100.0), input_tokens=(8,), output_tokens=(2,), iterations=2)
 
@@ -110,6 +111,22 @@ def test_a_fleet_is_ended_behind_the_block(tmp_path: Path) -> None:
         assert alive(pid)
         raise RuntimeError
     assert not alive(pid)
+
+
+def test_a_fleet_ends_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
+    """SIGKILL: nothing runs behind the block, the kernel sends the signal."""
+    fleet_code = "import os, time; print('Baton is ready at http://x:1', flush=True); time.sleep(60)"
+    log, command = str(tmp_path / "up.log"), [sys.executable, "-c", fleet_code]
+    program = (
+        "import pathlib, time\nfrom baton.bench.local_fleet import running\n"
+        f"with running({command!r}, pathlib.Path({log!r})):\n    print('in it', flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "in it\n"
+        (below,) = children(killed.pid)
+        killed.kill()
+    until(lambda: not alive(below))
 
 
 def test_a_fleet_that_does_not_start(tmp_path: Path) -> None:

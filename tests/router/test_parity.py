@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import pytest
 
 from baton.router.config import RouterConfig
 from baton.router.worker import WorkerSpec
+from tests.cluster.serving import until
 from tests.router.routed import Routed, real_fleet, routed
 from tests.server.harness import events_of
 from tests.transfer.servers import CHAT, COMPLETIONS, EngineServer, role, servers
@@ -250,6 +253,43 @@ def test_what_a_client_says_of_transfers_is_not_passed_on(router: Routed) -> Non
     ):
         assert answer.status_code == 200, answer.text
         assert "kv_transfer_params" not in answer.json()
+
+
+def test_a_client_that_leaves_in_decode(fleet: Fleet, router: Routed, mode: str) -> None:
+    """Both engines are free within two seconds."""
+    asked = {**TEXT, "max_tokens": 170, "seed": 5, "ignore_eos": True, "stream": True}
+    with router.http.stream("POST", COMPLETIONS, json=asked) as answer:
+        pieces = answer.iter_raw()
+        for _ in range(3):
+            next(pieces)
+    for server in fleet.ends[mode]:
+        server.idle(2.0)
+    assert router.last.status == 499 and router.last.num_new_tokens < 170
+
+
+def test_a_client_that_leaves_in_the_hand_over(fleet: Fleet, router: Routed, mode: str) -> None:
+    """The decode engine is stopped, so nobody comes for the prompt: the prefill engine need not wait for its lease."""
+    prefill, decode = fleet.ends[mode]
+
+    def prefilled() -> bool:
+        live = list(router.journal.live.values())
+        return any(record.attempts and record.attempts[0].prefilled_s for record in live)
+
+    async def leave() -> None:
+        async with httpx.AsyncClient(base_url=router.url, timeout=60) as http:
+            asking = asyncio.create_task(http.post(COMPLETIONS, json={**TEXT, "seed": 5}))
+            await asyncio.to_thread(until, prefilled)
+            assert not asking.done()
+            asking.cancel()
+            await asyncio.wait({asking})
+
+    decode.signal(signal.SIGSTOP)
+    try:
+        asyncio.run(leave())
+        prefill.idle(2.0)
+    finally:
+        decode.signal(signal.SIGCONT)
+    decode.idle(2.0)
 
 
 def test_what_needs_any_worker(single: EngineServer, router: Routed) -> None:
