@@ -14,7 +14,6 @@ import re
 import statistics
 import time
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,10 +31,9 @@ from baton.bench.result import Result
 from baton.bench.run import Target, run, sender
 from baton.bench.workload import PromptFile, WorkloadOptions
 from baton.core.errors import ConfigError
-from tests.bench.conftest import StartStub
+from tests.bench.conftest import StartStub, until_it_holds
 from tests.bench.stub import CUT_OFF, ERROR_EVENT, NO_DONE, STATUS_500
 
-TRIES = 4
 VLLM_KEYS = """
 date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency duration
 completed failed total_input_tokens total_output_tokens request_throughput request_goodput output_throughput
@@ -61,15 +59,6 @@ def log_of(url: str) -> list[dict[str, Any]]:
     with urllib.request.urlopen(url + "/log", timeout=5) as answer:
         found: list[dict[str, Any]] = json.load(answer)
         return found
-
-
-def until_it_holds(check: Callable[[], None]) -> None:
-    for _ in range(TRIES - 1):
-        try:
-            return check()
-        except AssertionError:
-            pass
-    check()
 
 
 def truth(log: list[dict[str, Any]]) -> dict[str, float]:

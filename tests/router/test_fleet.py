@@ -30,8 +30,11 @@ PROGRAM = Path(__file__).with_name("fake_worker.py")
 READY, DOWN, DRAINING = WorkerState.READY, WorkerState.DOWN, WorkerState.DRAINING
 
 
+QUICK = {"health_interval_s": 0.02, "health_timeout_s": 0.3, "lease_s": 0.4, "outage_wait_s": 0.0}
+
+
 def config(**changes: Any) -> RouterConfig:
-    return RouterConfig(**{"health_interval_s": 0.02, "health_timeout_s": 0.3, "lease_s": 0.4} | changes)
+    return RouterConfig(**QUICK | changes)
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
@@ -236,6 +239,32 @@ def test_an_engine_that_is_silent_behind_a_server_that_answers() -> None:
             assert caught.value.status == 503
             d.answers["/stats"]["engine_silent_s"] = 0.1
             await until(lambda: state(fleet, d) is READY)
+
+    run(body)
+
+
+def test_a_request_waits_a_while_for_a_worker_that_may_come_back() -> None:
+    async def body() -> None:
+        async with pair(outage_wait_s=1.0) as (fleet, _, (d,)):
+            d.answers["/stats"]["state"] = "dead"
+            await until(lambda: state(fleet, d) is DOWN)
+            waiting = asyncio.create_task(place(fleet))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            d.answers["/stats"]["state"] = "ready"
+            assert (await asyncio.wait_for(waiting, 0.8)).decode is not None
+            d.answers["/stats"]["state"] = "dead"
+            await until(lambda: state(fleet, d) is DOWN)
+            start_s = time.monotonic()
+            waits = [asyncio.create_task(place(fleet)) for _ in range(3)]
+            answers = await asyncio.gather(*waits, return_exceptions=True)
+            assert [getattr(answer, "status", 200) for answer in answers] == [503] * 3
+            assert 0.9 < time.monotonic() - start_s < 5
+            fleet.members.drain(fleet.members.find(d.url))  # a person took it out: there is nothing to wait for
+            start_s = time.monotonic()
+            with pytest.raises(ApiError):
+                await place(fleet)
+            assert time.monotonic() - start_s < 0.5
 
     run(body)
 

@@ -21,6 +21,7 @@ FLAGS = {
     ),
     "max_attempts": Flag("--max-attempts", "Tries for one request, the first included."),
     "max_queue": Flag("--max-queue", "Requests that wait while all servers are full; one more is answered 429."),
+    "outage_wait_s": Flag("--outage-wait-s", "Seconds that a request waits for a server that is down or starting."),
     "request_timeout_s": Flag("--request-timeout-s", "Seconds from arrival to the last token."),
     "health_interval_s": Flag("--health-interval-s", "Seconds between two looks at a server."),
     "health_timeout_s": Flag("--health-timeout-s", "A server that does not answer for so long is down."),

@@ -26,6 +26,7 @@ class RouterConfig:
         min_prefill_tokens: a prompt with fewer uncached tokens is prefilled by its decode worker.
         max_attempts: tries for one request, the first included.
         max_queue: requests that wait while all workers are full; one more is answered 429.
+        outage_wait_s: a request that nobody can take now waits so long for a worker that is down or starting; then 503.
         request_timeout_s: from arrival to the last token; 504 after it.
         health_interval_s, health_timeout_s: between two looks at a worker, and until one that does not answer is down.
         engine_timeout_s: an engine that says nothing for so long, behind a server that answers, counts as dead; longer
@@ -47,6 +48,7 @@ class RouterConfig:
     min_prefill_tokens: int = 0
     max_attempts: int = 4
     max_queue: int = 1024
+    outage_wait_s: float = 10.0
     request_timeout_s: float = 600.0
     health_interval_s: float = 0.5
     health_timeout_s: float = 2.0

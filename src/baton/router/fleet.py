@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from baton.core.errors import ConfigError
 from baton.core.handoff import Role
@@ -25,6 +25,9 @@ from baton.router.prefix import Prefixes
 from baton.router.show_members import show_members
 from baton.router.view import WorkerView, matched_tokens, share_of
 from baton.router.worker import Placement, WorkerRef, WorkerSpec, WorkerState
+from baton.web.errors import ApiError
+
+T = TypeVar("T")
 
 _DECODE, _WHOLE = 0, 1  # ranks in the line: a prompt that is prefilled holds blocks until its decode worker is chosen
 
@@ -78,7 +81,7 @@ class Fleet:
         return await self._line.enter(
             (demand.model, demand.splittable, demand.num_new_tokens <= 1, avoid),
             (_WHOLE, demand.priority),
-            lambda: self._place(demand, avoid),
+            self._patient(lambda: self._place(demand, avoid)),
             deadline_s=deadline_s,
         )
 
@@ -89,7 +92,7 @@ class Fleet:
         return await self._line.enter(
             (demand.model, prefill.worker_id, avoid),
             (_DECODE, demand.priority),
-            lambda: self._place_decode(demand, prefill, avoid),
+            self._patient(lambda: self._place_decode(demand, prefill, avoid)),
             deadline_s=deadline_s,
             must_wait=True,
         )
@@ -114,6 +117,28 @@ class Fleet:
         """All there is to show, as of now."""
         workers = show_members(list(self.members), self._loop.time())
         return FleetPanel(workers=workers, num_queued=self._line.num_waiting, mode=self._config.mode.value)
+
+    def _patient(self, attempt: Callable[[], T | None]) -> Callable[[], T | None]:
+        """`attempt` that finds nobody well only when the time to wait for that is over, or nobody may come back."""
+        patience_s = self._config.outage_wait_s
+        until_s: float | None = None
+
+        def patient() -> T | None:
+            nonlocal until_s
+            try:
+                return attempt()
+            except ApiError as error:
+                now = self._loop.time()
+                if error.status != 503 or not self.members.any_may_return(now):
+                    raise
+                if until_s is None:
+                    until_s = now + patience_s
+                    self._loop.call_at(until_s, self._line.wake)
+                if now >= until_s:
+                    raise
+                return None
+
+        return patient
 
     def _place(self, demand: Demand, avoid: frozenset[str]) -> Placement | None:
         views = self._views_for(demand)

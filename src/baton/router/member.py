@@ -189,6 +189,11 @@ class Member:
         assert self._life is not None
         return WorkerRef(worker_id=self.worker_id, url=self.spec.url, facts=self._life.facts, api_key=self.spec.api_key)
 
+    def takes(self, now: float) -> bool:
+        """Whether it is well, in its place, not draining, and its breaker lets a request pass."""
+        life = self._life
+        return life is not None and self.state is WorkerState.READY and not self._misplaced and life.breaker.admits(now)
+
     def view(self, now: float) -> WorkerView | None:
         """As choosing sees it; None until it has answered once."""
         life = self._life
@@ -199,7 +204,7 @@ class Member:
             worker_id=self.worker_id,
             role=self.role,
             facts=life.facts,
-            takes=self.state is WorkerState.READY and not self._misplaced and life.breaker.admits(now),
+            takes=self.takes(now),
             stalled=self._stalled,
             gauges=self.gauges,
             num_requests=sent.num_requests,

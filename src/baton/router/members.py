@@ -74,6 +74,10 @@ class Members:
             self._on_change(member)
         return member
 
+    def any_may_return(self, now: float) -> bool:
+        """Whether one that takes no requests now, and was not told so, may do so again."""
+        return any(not member.draining and not member.takes(now) for member in self)
+
     def drain(self, member: Member) -> None:
         """Send it nothing new."""
         if not member.draining:

@@ -5,6 +5,8 @@ NIXL's own progress thread is off: it keeps a core busy on each side, and `poll`
 What NIXL 1.5.1 does, and the code relies on (seen between two processes, over shared memory and TCP):
 - Asking for the state of a transfer to a killed peer raises within 50 ms of the kill; posting to it raises at once.
   A stopped (SIGSTOP) peer's transfers just stay in progress.
+- The same when a TCP connection to a peer that lives on is reset, at either end; every later post fails too, until the
+  peer is removed and added again, here alone.
 - Releasing a transfer in progress succeeds without stopping it, and its state cannot be asked for once the peer is
   invalidated. So handles are kept, and peers not invalidated, until the state is final.
 - Loading damaged metadata can make the peer's name unusable for good. So metadata carry a digest.
@@ -30,7 +32,7 @@ KIND = "nixl"
 
 @dataclass(slots=True)
 class _Peer:
-    """A reachable agent. broken: an operation failed. leaving: disconnected, with transfers still in flight."""
+    """An agent that was connected. broken: an operation failed; the next one connects anew. leaving: disconnected, with transfers still in flight."""
 
     card: AgentCard
     regions: Regions
@@ -103,28 +105,20 @@ class NixlAgent:
         return pack_card(AgentCard(kind=KIND, name=self.name, regions=tuple(self._regions), backend=backend))
 
     def connect(self, metadata: bytes) -> str:
-        """See `Agent`. A peer to which something failed is connected anew.
+        """See `Agent`.
 
         Raises:
-            AgentError: metadata of something else; another agent has this name; or transfers of a broken connection
-                have not ended (poll, and try again).
+            AgentError: metadata of something else, or another agent has this name.
         """
         card = unpack_card(metadata, KIND)
         peer = self._peers.get(card.name)
-        if peer is not None:
-            if peer.card != card:
-                raise AgentError(f"another agent named {card.name} is connected: disconnect it first")
-            if not peer.broken:
-                peer.leaving = False
-                return card.name
-            if peer.num_flights:
-                raise AgentError(f"the connection to {card.name} broke, and its transfers have not ended yet")
-            self._forget(peer)
-        try:
-            self._nixl.add_remote_agent(card.backend)
-        except Exception as error:
-            raise AgentError(f"NIXL does not take the metadata of {card.name}: {_say(error)}") from error
-        self._peers[card.name] = _Peer(card, Regions(card.regions))
+        if peer is None:
+            self._load(card)
+            self._peers[card.name] = _Peer(card, Regions(card.regions))
+        elif peer.card != card:
+            raise AgentError(f"another agent named {card.name} is connected: disconnect it first")
+        else:
+            peer.leaving = False
         return card.name
 
     def post(self, direction: Direction, peer: str, moves: Moves, notice: bytes | None = None) -> Post:
@@ -196,11 +190,27 @@ class NixlAgent:
         self._registered.clear()
         self._regions = Regions()
 
+    def _load(self, card: AgentCard) -> None:
+        try:
+            self._nixl.add_remote_agent(card.backend)
+        except Exception as error:
+            raise AgentError(f"NIXL does not take the metadata of {card.name}: {_say(error)}") from error
+
     def _reachable(self, name: str) -> _Peer:
         peer = self._peers.get(name)
         if peer is None or peer.leaving:
             raise AgentError(f"{name} is not connected")
+        if peer.broken:
+            self._mend(peer)
         return peer
+
+    def _mend(self, peer: _Peer) -> None:
+        """Connect anew: NIXL takes nothing more for a peer whose connection broke, though it may live on."""
+        if peer.num_flights:
+            raise AgentError(f"the connection to {peer.card.name} broke, and its transfers have not ended yet")
+        self._unload(peer.card)
+        self._load(peer.card)
+        peer.broken = False
 
     def _ask(self, flight: _Flight, question: Any) -> None:
         """Post, or ask for the state; note a final answer."""
@@ -238,8 +248,11 @@ class NixlAgent:
 
     def _forget(self, peer: _Peer) -> None:
         del self._peers[peer.card.name]
+        self._unload(peer.card)
+
+    def _unload(self, card: AgentCard) -> None:
         with contextlib.suppress(Exception):
-            self._nixl.remove_remote_agent(peer.card.name)
+            self._nixl.remove_remote_agent(card.name)
 
 
 def _rows(addresses: NDArray[np.int64], lengths: NDArray[np.int64], device: int | None) -> NDArray[np.uint64]:
