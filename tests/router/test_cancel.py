@@ -46,7 +46,7 @@ def test_in_the_queue(stream: bool) -> None:
     """Of a pull: its prefill is over, and no decode worker has room. What the prefill worker keeps is withdrawn."""
     with scene(PULL) as on:
         on.placer.full.set()
-        leave(on, lambda: on.prefills[0].seen and on.prefills[0].seen[0].complete, stream=stream)
+        leave(on, lambda: any(seen.complete for seen in on.prefills[0].seen), stream=stream)
         transfer_id = on.router.last.attempts[0].transfer_id
         on.prefills[0].until(lambda: on.prefills[0].withdrawn == [transfer_id])
         assert on.decodes[0].seen == []
@@ -65,7 +65,7 @@ def test_in_prefill(mode: TransferMode, stream: bool) -> None:
 @BODIES
 def test_in_the_hand_over(mode: TransferMode, stream: bool) -> None:
     with scene(mode, [give], [wait]) as on:
-        leave(on, lambda: on.decodes[0].seen and on.prefills[0].seen[0].complete, stream=stream)
+        leave(on, lambda: on.decodes[0].seen and any(seen.complete for seen in on.prefills[0].seen), stream=stream)
         transfer_id = on.router.last.attempts[0].transfer_id
         on.prefills[0].until(lambda: on.prefills[0].withdrawn == [transfer_id])
         assert on.decodes[0].seen[0].left

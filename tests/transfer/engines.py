@@ -18,9 +18,10 @@ from baton.core.request import FinishReason, Request, SequenceDelta, TokenLogpro
 from baton.engine.handoff_options import HandoffOptions
 from baton.engine.options import EngineOptions
 from baton.wire.engine import Output
+from tests.conftest import DEVICE
 
 WAIT_S = 60.0
-FLOAT32_CPU = {"dtype": "float32", "device": "cpu", "max_model_len": 256}
+FLOAT32 = {"dtype": "float32", "device": DEVICE, "max_model_len": 256}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def _answer(deltas: Sequence[SequenceDelta]) -> Answer:
 @asynccontextmanager
 async def running(model: Path, handoff: HandoffOptions | None = None, **options: Any) -> AsyncIterator[RunningEngine]:
     """An engine process for as long as the context lasts."""
-    engine_options = EngineOptions(**{"model": str(model), **FLOAT32_CPU, **options})
+    engine_options = EngineOptions(**{"model": str(model), **FLOAT32, **options})
     engine = RunningEngine(LocalEngine(model_launch(engine_options, handoff or HandoffOptions())))
     engine.local.client.on_output(engine.note)
     try:
