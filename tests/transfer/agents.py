@@ -112,6 +112,12 @@ class PeerProcess:
             assert self._pipe.poll(max(0.0, deadline - time.monotonic())), f"no {kind} in {PATIENCE_S} s"
             self.reports.append(self._pipe.recv())
 
+    def has_ended(self) -> bool:
+        """Whether there is a report of an end; does not wait."""
+        while self._pipe.poll():
+            self.reports.append(self._pipe.recv())
+        return any(report[0] == "ended" for report in self.reports)
+
     def kill(self) -> None:
         """SIGKILL, and wait for its end."""
         self._process.kill()

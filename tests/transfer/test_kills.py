@@ -26,8 +26,8 @@ from tests.transfer.servers import EngineServer, Pair, free_port, proxied, role,
 
 pytestmark = pytest.mark.torch
 
-LEASE_S = 3.0
-STOPPED_S = 8.0  # more than the 5 s after which a silent peer is lost
+LEASE_S = 6.0  # more than the 5 s after which a silent peer is lost: on a slow machine no lease ends before that
+STOPPED_S = 8.0  # more than both
 SLOTS = 6
 RESERVED = SLOTS - 1
 CROWD = 16
@@ -112,7 +112,7 @@ class States:
     """One taker with requests in every state that can be held.
 
     reserved: blocks are reserved, P does not know the prefill. queued: no slot is free. leased: P has prefilled, nobody
-    has come yet. decoding: landed.
+    has come yet. decoding: landed. All but the last stay as they are for a lease; so `decode` comes last.
     """
 
     pair: Pair
@@ -121,31 +121,31 @@ class States:
     leased: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     queued: list[Leg] = field(default_factory=list)
     decoding: Stream = field(default_factory=lambda: Stream(body(10, 240)))
+    decoding_id: str = field(default_factory=fresh)
     reading: Future[None] | None = None
 
     def leg(self, source: dict[str, Any], asked: dict[str, Any]) -> Leg:
         return Leg(asked, self.pair.take(source, self.taker, **asked))
 
     def reserve(self) -> None:
+        """Every slot; the last is for `decode`."""
         for _ in range(RESERVED):
             self.reserved.append(self.leg(self.pair.source(fresh()), body(40)))
-        until(lambda: self.taker.peer["num_waiting"] == RESERVED)
+        self.reading = self.pair.run(self.decoding.read, self.taker, self.pair.source(self.decoding_id))
 
     def lease(self) -> None:
         asked = body(40)
         ticket = self.pair.give(fresh(), **asked).result().json()["kv_transfer_params"]
         self.leased.append((asked, ticket))
 
-    def decode(self) -> None:
-        transfer_id = fresh()
-        source = self.pair.source(transfer_id)
-        self.pair.give(transfer_id, **self.decoding.body).result()
-        self.reading = self.pair.run(self.decoding.read, self.taker, source)
-        assert self.decoding.first.wait(20), self.taker.stderr()
-
     def queue(self) -> None:
+        until(lambda: self.taker.peer["num_waiting"] == SLOTS)
         self.queued.append(self.leg(self.pair.source(fresh()), body(40)))
         until(lambda: self.taker.stats()["waiting"] == 1)
+
+    def decode(self) -> None:
+        self.pair.give(self.decoding_id, **self.decoding.body).result()
+        assert self.decoding.first.wait(20), self.taker.stderr()
 
     def fetch_leased(self) -> None:
         """The decode legs of what P has prefilled."""
@@ -173,17 +173,15 @@ def check_named(answer: httpx.Response, words: tuple[str, ...]) -> None:
     assert any(word in message for word in words), message
 
 
-def every_state(pair: Pair) -> list[States]:
-    """Both takers, all states at once."""
-    found = [States(pair, taker) for taker in pair.takers]
-    for states in found:
-        states.reserve()
-    for states in found:
-        states.lease()
+def every_state(pair: Pair, *takers: EngineServer) -> list[States]:
+    """These takers, all states at once."""
+    found = [States(pair, taker) for taker in takers]
+    for step in (States.reserve, States.lease, States.queue):
+        for states in found:
+            step(states)
+    until(lambda: pair.prefill.peer["num_unmatched"] == len(takers) * SLOTS)
     for states in found:
         states.decode()
-        states.queue()
-    assert pair.prefill.peer["num_unmatched"] == 2 * RESERVED
     return found
 
 
@@ -200,10 +198,10 @@ def work_again(pair: Pair) -> None:
 
 def crowd(pair: Pair, takers: tuple[EngineServer, ...]) -> list[tuple[EngineServer, Leg, Future[httpx.Response]]]:
     """Many hand-offs at once, both legs: queued, prefilling, posting, landed, decoding."""
-    legs = []
+    legs, source = [], pair.source("")
     for number in range(CROWD):
         taker, transfer_id, asked = takers[number % len(takers)], fresh(), body(200, 20)
-        leg = Leg(asked, pair.take(pair.source(transfer_id), taker, **asked))
+        leg = Leg(asked, pair.take({**source, "transfer_id": transfer_id}, taker, **asked))
         legs.append((taker, leg, pair.give(transfer_id, **asked)))
     return legs
 
@@ -216,7 +214,7 @@ def logged(server: EngineServer, *words: str) -> bool:
 def test_the_giver_is_killed_in_every_state(trio: Pair) -> None:
     """Reserved without a prefill, queued, prefilled and leased, landed and decoding."""
     old = trio.prefill.peer["engine_id"]
-    states = every_state(trio)
+    states = every_state(trio, *trio.takers)
     killed_s = time.monotonic()
     trio.prefill.kill()
     for each in states:
@@ -234,7 +232,7 @@ def test_the_giver_is_killed_in_a_crowd(trio: Pair) -> None:
     """Prefills run in small chunks, some transfers are posted, some have landed."""
     old = trio.prefill.peer["engine_id"]
     legs = crowd(trio, trio.takers)
-    until(lambda: any(leg.answer.done() for _, leg, _ in legs) and trio.prefill.stats()["running"])
+    until(lambda: any(leg.answer.done() for _, leg, _ in legs) and trio.prefill.stats()["running"], 30)
     trio.prefill.kill()
     for taker, leg, given in legs:
         answer = leg.answer.result(30)
@@ -252,7 +250,7 @@ def test_the_giver_is_killed_in_a_crowd(trio: Pair) -> None:
 def test_the_giver_is_stopped_in_every_state(trio: Pair) -> None:
     """It is lost after 5 s; when it goes on, it gives up what it held, and the takers' pins are settled."""
     name = trio.prefill.peer["engine_id"]
-    states = every_state(trio)
+    states = every_state(trio, *trio.takers)
     stopped_s = time.monotonic()
     trio.prefill.signal(signal.SIGSTOP)
     try:
@@ -277,11 +275,7 @@ def test_the_taker_is_killed_in_every_state(trio: Pair) -> None:
     """Its clients are told, P frees what was reserved, leased, and on its way."""
     taker = trio.decode
     old = taker.peer["engine_id"]
-    states = States(trio, taker)
-    states.reserve()
-    states.lease()
-    states.decode()
-    states.queue()
+    (states,) = every_state(trio, taker)
     legs = crowd(trio, (taker,))
     until(lambda: trio.prefill.stats()["running"])
     taker.kill()
@@ -302,11 +296,7 @@ def test_the_taker_is_killed_in_every_state(trio: Pair) -> None:
 def test_the_taker_is_stopped_in_every_state(trio: Pair) -> None:
     """P gives it up after 5 s; when it goes on, it gives P up too, and nothing wrong is used."""
     taker, name = trio.decode, trio.decode.peer["engine_id"]
-    states = States(trio, taker)
-    states.reserve()
-    states.lease()
-    states.decode()
-    states.queue()
+    (states,) = every_state(trio, taker)
     legs = crowd(trio, (taker,))
     until(lambda: trio.prefill.stats()["running"])
     stopped_s = time.monotonic()
@@ -314,7 +304,7 @@ def test_the_taker_is_stopped_in_every_state(trio: Pair) -> None:
     try:
         for _, _, given in legs:
             assert given.result(30).status_code in (200, 503)
-        trio.prefill.idle(STOPPED_S)
+        trio.prefill.idle(5 + LEASE_S + 5)
         until(lambda: logged(trio.prefill, "lost taker", name, "nothing heard"))  # leases may end before the silence
         time.sleep(max(0.0, stopped_s + STOPPED_S - time.monotonic()))
     finally:

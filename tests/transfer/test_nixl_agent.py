@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ import numpy as np
 import pytest
 
 from baton.core.errors import ConfigError
-from baton.transfer.agent import AgentError, Direction, Moves
+from baton.transfer.agent import AgentError, Direction, Moves, Post
 from baton.transfer.nixl_agent import NixlAgent
+from tests.chaos.processes import Process
 from tests.transfer.agents import Buffer, PeerProcess, Watch, moves
 
 SIZE = 1 << 22
 DEATH_S = 10.0
 """Within which a post to a killed peer must end: seen are 50 ms; the rest is for busy machines."""
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="pidfd")
 
 
 def name() -> str:
@@ -124,7 +128,8 @@ def test_killed_before_posting(here: Watch, victim: PeerProcess, buffer: Buffer,
         here.end_of(here.agent.post(Direction.WRITE, there, rows))
     victim.kill()
     assert here.end_of(here.agent.post(Direction.WRITE, there, rows, b"n"), DEATH_S).error is not None
-    assert here.end_of(here.agent.post(Direction.READ, there, rows[:, [1, 0, 2]]), DEATH_S).error is not None
+    with pytest.raises(AgentError):
+        here.agent.post(Direction.READ, there, rows[:, [1, 0, 2]])
     with pytest.raises(AgentError):
         here.agent.notify(there, b"n")
     here.agent.disconnect(there)
@@ -149,6 +154,114 @@ def test_killed_while_posts_are_in_flight_then_restarted(here: Watch, victim: Pe
     assert here.end_of(here.agent.post(Direction.WRITE, there, rows, b"n")).error is None
     assert again.next("notice")[2:] == (b"n", 500 * 1024)
     again.kill()
+
+
+def test_a_name_whose_owner_could_not_be_reached_can_be_used_again(here: Watch, buffer: Buffer) -> None:
+    """Connecting anew to the dead fails, and leaves nothing behind in NIXL that would be in the way of a successor."""
+    first = PeerProcess("twice-" + name(), SIZE)
+    there = here.agent.connect(first.metadata)
+    first.kill()
+    rows = moves((buffer.address, first.address, 8))
+    assert here.end_of(here.agent.post(Direction.WRITE, there, rows), DEATH_S).error is not None
+    with pytest.raises(AgentError):
+        here.agent.post(Direction.WRITE, there, rows)
+    here.agent.disconnect(there)
+    second = PeerProcess(there, SIZE)
+    assert here.agent.connect(second.metadata) == there
+    rows = moves((buffer.address, second.address, 8))
+    assert here.end_of(here.agent.post(Direction.WRITE, there, rows, b"n")).error is None
+    assert second.next("notice")[2:] == (b"n", 8)
+    second.kill()
+
+
+@dataclass(frozen=True)
+class Linked:
+    """Two agents that know each other, and have used the connection. rows: a WRITE from here."""
+
+    here: Watch
+    peer: PeerProcess
+    there: str
+    rows: Moves
+
+    def read(self) -> Post:
+        return self.here.agent.post(Direction.READ, self.there, self.rows[:, [1, 0, 2]])
+
+    def write(self) -> Post:
+        return self.here.agent.post(Direction.WRITE, self.there, self.rows, b"n")
+
+    def check_all(self, my_name: str) -> None:
+        """Bytes and notices go both ways."""
+        self.peer.ask("fill", 0)
+        self.peer.reports.clear()
+        assert self.here.end_of(self.write()).error is None
+        assert self.peer.next("notice")[2:] == (b"n", int(self.rows[:, 2].sum()))
+        assert self.here.end_of(self.read()).error is None
+        self.here.agent.notify(self.there, b"hello")
+        assert self.peer.next("notice")[2] == b"hello"
+        assert self.post_back(my_name, b"back") is None
+        self.here.until(lambda: [notice.payload for notice in self.here.notices] == [b"back"])
+
+    def post_back(self, my_name: str, notice: bytes) -> str | None:
+        """The peer WRITEs here: its error."""
+        rows = moves((self.rows[0, 1], self.rows[0, 0], 8))
+        post = self.peer.ask("post", Direction.WRITE, my_name, rows, notice)
+        self.here.until(self.peer.has_ended)
+        _, ended, error = self.peer.next("ended")
+        assert ended == post
+        return error
+
+
+@pytest.fixture
+def linked(here: Watch, peer: PeerProcess, buffer: Buffer) -> Linked:
+    there = here.agent.connect(peer.metadata)
+    found = Linked(here, peer, there, moves((buffer.address, peer.address, SIZE // 2)))
+    here.end_of(found.write())
+    peer.next("notice")
+    return found
+
+
+def reset(pid: int | None) -> None:
+    """End all TCP connections of a process: both ends see a RST."""
+    assert pid is not None
+    with Process(pid) as process:
+        assert process.reset(lambda ports: True)
+
+
+@linux
+@pytest.mark.parametrize("used", ["write", "read", "notify"])
+@pytest.mark.parametrize("end", ["here", "there"])
+def test_a_connection_that_was_reset_is_made_anew(linked: Linked, agent: NixlAgent, end: str, used: str) -> None:
+    """What meets the reset fails; what comes next does not, and the peer has nothing to do for it."""
+    here, peer, there = linked.here, linked.peer, linked.there
+    my_name = peer.ask("connect", agent.metadata())
+    reset(os.getpid() if end == "here" else peer.pid)
+    if used == "notify":
+        with pytest.raises(AgentError):
+            agent.notify(there, b"lost")
+    else:
+        assert here.end_of(linked.write() if used == "write" else linked.read()).error is not None
+    assert here.end_of(linked.write()).error is None
+    linked.post_back(my_name, b"may be lost: the peer has not used its own connection yet")
+    here.notices.clear()
+    linked.check_all(my_name)
+    assert not leftovers(agent)
+
+
+@linux
+def test_a_connection_is_not_made_anew_under_a_post_in_flight(linked: Linked) -> None:
+    """NIXL tells nothing of a transfer any more once its peer was removed."""
+    here, peer = linked.here, linked.peer
+    assert peer.pid is not None
+    os.kill(peer.pid, signal.SIGSTOP)
+    try:
+        posts = here.stall(linked.write)
+        reset(peer.pid)
+        here.until(lambda: any(ended.error for ended in here.ended))
+    finally:
+        os.kill(peer.pid, signal.SIGCONT)
+    assert [ended.post for ended in here.ended][1:] == posts, "each ends once"
+    assert here.end_of(linked.write()).error is None
+    assert not leftovers(here.agent)
 
 
 def test_disconnecting_waits_for_posts_in_flight(here: Watch, peer: PeerProcess, buffer: Buffer) -> None:

@@ -73,6 +73,8 @@ class Agent(Protocol):
     def post(self, direction: Direction, peer: str, moves: Moves, notice: bytes | None = None) -> Post:
         """Start moving bytes. N >= 1 moves.
 
+        A connection that broke fails what was posted over it; once that has ended, the next post makes a new one.
+
         Args:
             notice: delivered to the peer's `poll` after all bytes are visible there (WRITE), or were read (READ).
 

@@ -32,7 +32,12 @@ KIND = "nixl"
 
 @dataclass(slots=True)
 class _Peer:
-    """An agent that was connected. broken: an operation failed; the next one connects anew. leaving: disconnected, with transfers still in flight."""
+    """An agent that was connected.
+
+    Attributes:
+        broken: an operation failed; the next one connects anew.
+        leaving: disconnected, with transfers still in flight.
+    """
 
     card: AgentCard
     regions: Regions
@@ -124,7 +129,7 @@ class NixlAgent:
     def post(self, direction: Direction, peer: str, moves: Moves, notice: bytes | None = None) -> Post:
         """See `Agent`. A failure after the back end has begun is no AgentError: the post ends with it.
 
-        An empty notice is none.
+        After a failure the peer is connected anew, once nothing posted to it is in flight. An empty notice is none.
         """
         target = self._reachable(peer)
         local, remote = (0, 1) if direction is Direction.WRITE else (1, 0)

@@ -108,7 +108,10 @@ class TransferWorker:
 
     def _turn(self) -> None:
         """What peers said comes first: after a pause of this process (SIGSTOP) nothing may be posted that they have
-        cancelled meanwhile, nor anything to a peer that has been silent for too long."""
+        cancelled meanwhile, nor anything to a peer that has been silent for too long.
+
+        Events go out after the poll: what a WRITE that failed has brought here is taken in before its blocks are
+        free, also when the giver's Fail was read first."""
         now = time.monotonic()
         self._parts.peers.receive(now)
         if now >= self._next_tick_s:
