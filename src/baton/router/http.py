@@ -90,17 +90,10 @@ class Http:
     """Made once; used on one event loop."""
 
     def __init__(self) -> None:
-        self._session: ClientSession
+        self._made: ClientSession | None = None
         self._urls: dict[str, URL] = {}
 
     async def __aenter__(self) -> Self:
-        self._session = ClientSession(
-            connector=TCPConnector(limit=0, keepalive_timeout=_KEPT_S, ttl_dns_cache=60),
-            cookie_jar=DummyCookieJar(),
-            auto_decompress=False,
-            timeout=_TIMEOUT,
-            skip_auto_headers=_SKIPPED,
-        )
         return self
 
     async def __aexit__(
@@ -110,7 +103,8 @@ class Http:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._session.close()
+        if self._made is not None:
+            await self._made.close()
 
     async def open(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | None = None
@@ -167,6 +161,19 @@ class Http:
         sent = {"content-type": "application/json", **(headers or {})}
         reply = await self.fetch("POST", url, timeout_s=timeout_s, headers=sent, body=msgspec.json.encode(value))
         return _value(url, reply)
+
+    @property
+    def _session(self) -> ClientSession:
+        """Made on the loop that uses it first."""
+        if self._made is None:
+            self._made = ClientSession(
+                connector=TCPConnector(limit=0, keepalive_timeout=_KEPT_S, ttl_dns_cache=60),
+                cookie_jar=DummyCookieJar(),
+                auto_decompress=False,
+                timeout=_TIMEOUT,
+                skip_auto_headers=_SKIPPED,
+            )
+        return self._made
 
     def _url(self, url: str) -> URL:
         """Parsed once: a fleet has few."""
