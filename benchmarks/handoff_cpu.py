@@ -2,7 +2,8 @@
 
     python benchmarks/handoff_cpu.py [--mode push|pull] [--output FILE]
 
-Two engine processes, one core and one thread each, a random 8-layer model, NIXL over UCX's default transports.
+Two engine processes, one core (see --cores) and one computing thread each, a random 8-layer model, NIXL over UCX's
+default transports. The client shares the prefill engine's core.
 
 1. *Posting is off the loop*: the decode engine runs a few sequences, new ones in each turn, so that they are as long in
    one turn as in another. In turns of `--turn-s` seconds, prompts of 4096 tokens arrive at the prefill engine at
@@ -82,9 +83,13 @@ class Engine:
                 self._last_s[delta.request_id] = output.time_s
 
     async def run(self, request: Request) -> None:
-        """To the request's end."""
-        async for delta in self.local.client.submit(request):
-            assert delta.error is None, delta.error
+        """To the request's end, or until nobody waits for it any more."""
+        stream = self.local.client.submit(request)
+        try:
+            async for delta in stream:
+                assert delta.error is None, delta.error
+        finally:
+            stream.cancel()
 
     @property
     def address(self) -> PeerAddress:
@@ -111,6 +116,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--running", type=int, default=4, help="sequences that decode")
     parser.add_argument("--turn-s", type=float, default=10.0)
     parser.add_argument("--turns", type=int, default=4, help="of each kind")
+    parser.add_argument("--cores", type=int, default=1, help="of each engine; 2: its transfer thread has its own")
     parser.add_argument("--fresh", type=int, default=8, help="prompts of part 2")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
@@ -120,16 +126,27 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Both parts."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(CONFIG))
-        async with engine(folder, args.mode, "prefill", 0) as prefill, engine(folder, args.mode, "decode", 1) as decode:
+        async with (
+            engine(folder, args.mode, "prefill", 0, args.cores) as prefill,
+            engine(folder, args.mode, "decode", 1, args.cores) as decode,
+        ):
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # this client stays off the decode engine's core
             mover = prefill if args.mode == "push" else decode
             gaps = await off_the_loop(args, prefill, decode)
             crossed = await what_crosses(args, prefill, decode, mover)
-    return {"mode": args.mode, "machine": machine(), "rate": args.rate, "off_the_loop": gaps, "what_crosses": crossed}
+    return {
+        "mode": args.mode,
+        "machine": machine(),
+        "rate": args.rate,
+        "cores": args.cores,
+        "off_the_loop": gaps,
+        "what_crosses": crossed,
+    }
 
 
 @asynccontextmanager
-async def engine(folder: str, mode: str, role: str, core: int) -> AsyncIterator[Engine]:
-    """An engine process on one core."""
+async def engine(folder: str, mode: str, role: str, place: int, count: int) -> AsyncIterator[Engine]:
+    """An engine process on `count` cores of its own; one thread computes."""
     cores = os.sched_getaffinity(0)
     options = EngineOptions(
         model=folder,
@@ -143,7 +160,7 @@ async def engine(folder: str, mode: str, role: str, core: int) -> AsyncIterator[
         enable_prefix_caching=role == "prefill",
     )
     os.environ["OMP_NUM_THREADS"] = "1"
-    os.sched_setaffinity(0, {sorted(cores)[core % len(cores)]})
+    os.sched_setaffinity(0, sorted(cores)[place * count : (place + 1) * count])
     running = Engine(LocalEngine(model_launch(options, HandoffOptions(role=role, transfer=mode))))
     running.local.client.on_output(running.note)
     try:
