@@ -16,7 +16,8 @@ from starlette.routing import Route
 
 from baton.router.events import FleetEvents
 from baton.web.errors import ApiError, on_error
-from tests.router.showing import Shown, request, served
+from tests.router.showing import Shown, request
+from tests.web.serving import served
 
 
 class Counted:

@@ -95,7 +95,7 @@ def test_a_push_pair_is_placed_held_and_counted() -> None:
             assert placement.prefill and placement.decode
             assert (placement.prefill.url, placement.decode.url) == (p.url, d.url)
             assert placement.mode is TransferMode.PUSH and placement.prefill.facts.peer is not None
-            holds = [fleet.hold(worker, demand(), transfer_id="t") for worker in placement.workers]
+            holds = [fleet.hold(worker, demand(), transfer_id="t") for worker in (placement.prefill, placement.decode)]
             # 32 tokens of prompt: the prefill worker makes 1 more, the decode worker 16, from KV that comes to it
             given, taken = panel(fleet, p), panel(fleet, d)
             assert (given.num_requests, given.num_tokens, given.inbound_tokens) == (1, 33, 0)
@@ -153,7 +153,8 @@ def test_the_full_wait_and_a_release_lets_one_in() -> None:
 
 
 async def place_and_hold(fleet: Fleet) -> None:
-    for worker in (await place(fleet)).workers:
+    placement = await place(fleet)
+    for worker in filter(None, (placement.prefill, placement.decode)):
         fleet.hold(worker, demand(), transfer_id="t")
 
 

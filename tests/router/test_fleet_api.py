@@ -20,7 +20,8 @@ from baton.router.links import ByteRates, link_rows
 from baton.router.panel import FleetPanel, WorkerPanel
 from baton.router.record import Attempt, Journal
 from baton.router.worker import WorkerState
-from tests.router.showing import D0, D1, P0, P1, Shown, request, served, worker
+from tests.router.showing import D0, D1, P0, P1, Shown, request, worker
+from tests.web.serving import served
 
 
 def near(ms: float) -> object:

@@ -276,8 +276,7 @@ def test_json() -> None:
         answers = [(200, b'{"a": 1}'), (200, b"{"), (404, b"{}")]
         scripts = [say(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (s, len(b)) + b) for s, b in answers]
         async with serving(*scripts) as (http, server):
-            assert await http.post_json(server.url, {"b": 2}, timeout_s=5) == {"a": 1}
-            assert server.requests[0].endswith(b'{"b":2}') and b"content-type: application/json" in server.requests[0]
+            assert await http.get_json(server.url, timeout_s=5) == {"a": 1}
             for status in (200, 404):
                 with pytest.raises(HttpError) as caught:
                     await http.get_json(server.url, timeout_s=5)

@@ -18,7 +18,8 @@ from baton.router.exposition import merge_expositions
 from baton.router.panel import FleetPanel
 from baton.router.record import Attempt
 from baton.router.worker import WorkerState
-from tests.router.showing import D0, P0, Shown, request, served, worker
+from tests.router.showing import D0, P0, Shown, request, worker
+from tests.web.serving import served
 
 SERVER = """\
 # HELP vllm:num_requests_running Sequences in the running batch.

@@ -14,8 +14,9 @@ from baton.router.panel import FleetPanel
 from baton.router.record import Attempt
 from baton.router.worker import WorkerState
 from baton.web.page import load_page
-from tests.router.showing import D0, D1, P0, Shown, request, served, worker
+from tests.router.showing import D0, D1, P0, Shown, request, worker
 from tests.server.webdriver import CHROMEDRIVER, CHROMIUM, Browser, browser
+from tests.web.serving import served
 
 pytestmark = pytest.mark.slow
 needs_browser = pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="no chromium with chromedriver")

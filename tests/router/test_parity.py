@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from baton.router.worker import WorkerSpec
 from tests.cluster.serving import until
 from tests.router.routed import Routed, real_fleet, routed
 from tests.server.harness import events_of
+from tests.transfer.answers import comparable, whole
 from tests.transfer.servers import CHAT, COMPLETIONS, EngineServer, role, servers
 
 pytestmark = pytest.mark.torch
@@ -105,19 +105,6 @@ def router(fleet: Fleet, mode: str) -> Iterator[Routed]:
 @pytest.fixture
 def single(fleet: Fleet) -> EngineServer:
     return fleet.single
-
-
-def whole(http: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = http.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return comparable(answer.json())
-
-
-def comparable(answer: dict[str, Any]) -> dict[str, Any]:
-    """Without what differs from request to request; logprobs to three digits."""
-    kept = {name: value for name, value in answer.items() if name not in ("id", "created")}
-    found: dict[str, Any] = json.loads(json.dumps(kept), parse_float=lambda text: round(float(text), 3))
-    return found
 
 
 @dataclass

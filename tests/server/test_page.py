@@ -7,14 +7,12 @@ import base64
 import hashlib
 import json
 import re
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import msgspec
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -32,6 +30,7 @@ from baton.web.page import content_security_policy, load_page
 from baton.wire.engine import Admitted, EngineInfo, Output, PeerInfo
 from tests.server.scripted import peer_info
 from tests.server.webdriver import CHROMEDRIVER, CHROMIUM, Browser, browser
+from tests.web.serving import served
 
 pytestmark = pytest.mark.slow
 
@@ -228,18 +227,8 @@ def serving(api: Api, *, chat: bool = True, peer: PeerInfo | None = None) -> Ite
             *(Route(path, api.answer, methods=["POST"]) for path in paths),
         ]
     )
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started:
-        assert time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.02)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
-    finally:
-        server.should_exit = True
-        thread.join(20)
+    with served(app) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from baton.obs.chrome_trace import merge
 from tests.server.harness import events_of
+from tests.transfer.answers import comparable, whole
 from tests.transfer.servers import (
     CHAT,
     COMPLETIONS,
@@ -73,19 +73,6 @@ def single(fleet: Any) -> EngineServer:
 @pytest.fixture
 def pair(fleet: Any, mode: str) -> Pair:
     found: Pair = fleet[1][mode]
-    return found
-
-
-def whole(http: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = http.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return comparable(answer.json())
-
-
-def comparable(answer: dict[str, Any]) -> dict[str, Any]:
-    """Without what differs from request to request; logprobs to three digits."""
-    kept = {name: value for name, value in answer.items() if name not in ("id", "created")}
-    found: dict[str, Any] = json.loads(json.dumps(kept), parse_float=lambda text: round(float(text), 3))
     return found
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 import time
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from baton.cluster.ask import ask
 from baton.cluster.fleet_member import Member
 from baton.cluster.fleet_plan import FleetConfig, MemberKind, MemberPlan, engine_plans, router_plan, this_machine
+from baton.cluster.signals import Signals
+from baton.cluster.waiting import first, unless
 from baton.core.errors import ConfigError, EngineDeadError
 from baton.engine.handoff_options import PEER_SECRET
 from baton.obs.log import get_logger
@@ -53,8 +54,8 @@ class Fleet:
         self._config = config
         self._display = display
         self._environment = {PEER_SECRET: secrets.token_hex(32), **environment}
-        self._stop = asyncio.Event()
-        self._force = asyncio.Event()
+        self._signals = Signals(config.drain_timeout_s, on_force=self._kill)
+        self._stop, self._force = self._signals.stop, self._signals.force
         plans = engine_plans(config, this_machine(environment), environment)
         self._engines = [self._member(plan) for plan in plans]
         self._router: Member | None = None
@@ -75,44 +76,22 @@ class Fleet:
         Raises:
             ConfigError, EngineDeadError: a process did not start.
         """
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal, number)
+        self._signals.listen()
         try:
-            code = await self._serve() if await self._unless_stopped(self._start()) else OK
+            code = await self._serve() if await unless(self._stop, self._start()) else OK
             await self._end()
             return FAILED if self._force.is_set() else code
         finally:
             self._display.close()
-            for member in self.members:
-                member.kill()
+            self._kill()
             await asyncio.gather(*(member.stop(0) for member in self.members))
 
     def _member(self, plan: MemberPlan) -> Member:
         return Member(plan, self._config.log_dir, self._environment, self._config.max_restarts)
 
-    def _on_signal(self, number: signal.Signals) -> None:
-        if self._stop.is_set():
-            _log.warning("%s again: killing what still runs", number.name)
-            self._force.set()
-            for member in self.members:
-                member.kill()
-        else:
-            _log.info("%s: draining for up to %.0f s", number.name, self._config.drain_timeout_s)
-            self._stop.set()
-
-    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Finish `work`, or give it up when a signal comes; returns whether it finished."""
-        task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-            return task.done()
-        finally:
-            stop.cancel()
-            task.cancel()
-            await asyncio.wait({task})
+    def _kill(self) -> None:
+        for member in self.members:
+            member.kill()
 
     async def _start(self) -> None:
         await asyncio.gather(*(self._started(member) for member in self._engines))  # the first error ends it
@@ -128,7 +107,7 @@ class Fleet:
         """Until it is ready; raises what is wrong when it does not come so far."""
         self._display.starting(member.plan.name)
         member.start()
-        await _first(member.ready, member.ended)
+        await first(member.ready.wait(), member.ended.wait())
         if member.ready.is_set():
             self._display.ready(member.plan.name, member.url, member.was_ready_s)
             return
@@ -184,13 +163,3 @@ def run_fleet(config: FleetConfig, display: Display) -> int:
         return await Fleet(config, display, os.environ).run()
 
     return asyncio.run(run())
-
-
-async def _first(*events: asyncio.Event) -> None:
-    """Wait until any is set."""
-    tasks = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 
 import uvloop
 
 from baton.cluster.http import HttpServer, bind, raise_file_limit
 from baton.cluster.signals import Signals
+from baton.cluster.waiting import first
 from baton.obs.log import get_logger
 from baton.router.app import create_app
 from baton.router.config import RouterConfig
@@ -64,29 +65,19 @@ async def _run(config: RouterConfig, specs: tuple[WorkerSpec, ...], tenants: Ten
 
 async def _serve(server: HttpServer, door: Door, page: FleetPage, signals: Signals, drain_timeout_s: float) -> int:
     await server.start()
-    await _first(signals.stop.wait(), asyncio.shield(server.serving))
+    await first(signals.stop.wait(), asyncio.shield(server.serving))
     if server.serving.done():
         error = None if server.serving.cancelled() else server.serving.exception()
         _log.error("the HTTP server has ended by itself; ending", exc_info=error)
         return _FAILED
     door.close()
     page.close()
-    await _first(door.empty.wait(), signals.force.wait(), asyncio.sleep(drain_timeout_s))
+    await first(door.empty.wait(), signals.force.wait(), asyncio.sleep(drain_timeout_s))
     code = _OK if door.empty.is_set() else _FAILED
     if code == _FAILED:
         _log.warning("breaking off %d requests", door.num_inside)
         signals.force.set()
         door.break_off()
-        await _first(door.empty.wait(), asyncio.sleep(_TELL_S))
+        await first(door.empty.wait(), asyncio.sleep(_TELL_S))
     await server.close(signals.force)
     return code
-
-
-async def _first(*waits: Awaitable[object]) -> None:
-    """Until any of them is over."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -17,6 +17,7 @@ from baton.cluster.launch import EngineLaunch
 from baton.cluster.local import LocalEngine
 from baton.cluster.restarts import RestartBudget
 from baton.cluster.signals import Signals
+from baton.cluster.waiting import cancelled, first, unless
 from baton.core.errors import BatonError
 from baton.obs.log import get_logger
 from baton.server.engine_client import EngineClient
@@ -88,27 +89,13 @@ class _Service:
         listener = bind(self._config.host, self._config.port)
         self._signals.listen()
         try:
-            if not await self._unless_stopped(self._engine.start()):
+            if not await unless(self._stop, self._engine.start()):
                 return OK
             async with self._front(self._engine.client) as application:
                 return await self._serve(listener, application)
         finally:
             await self._engine.stop()
             listener.close()
-
-    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Finish `work`, or give it up when a signal comes; returns whether it finished."""
-        task = asyncio.create_task(work)
-        stop = asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-                return True
-            return False
-        finally:
-            stop.cancel()
-            await _cancelled(task)
 
     async def _serve(self, listener: socket.socket, application: Any) -> int:
         server = HttpServer(application, listener)
@@ -127,7 +114,7 @@ class _Service:
                 _log.error("the HTTP server has ended by itself; ending", exc_info=error)
                 return FAILED
         finally:
-            await _cancelled(supervising)
+            await cancelled(supervising)
             await self._unannounce()
         code = supervising.result()
         await server.close(self._force)
@@ -136,7 +123,7 @@ class _Service:
     async def _supervise(self) -> int:
         """Until the service has to end; returns its exit code."""
         while True:
-            await _first(self._engine.ended, self._stop)
+            await first(self._engine.ended.wait(), self._stop.wait())
             if not self._engine.ended.is_set():
                 return await self._drain()
             if self._stop.is_set():
@@ -152,7 +139,7 @@ class _Service:
         while self._restarts.take(time.monotonic()):
             _log.warning("starting the engine again")
             try:
-                return await self._unless_stopped(self._engine.start())
+                return await unless(self._stop, self._engine.start())
             except BatonError as error:
                 _log.error("the engine did not start: %s", error)
                 await self._engine.ended.wait()
@@ -162,7 +149,7 @@ class _Service:
 
     async def _unannounce(self) -> None:
         if self._announcing is not None:
-            await _cancelled(self._announcing)
+            await cancelled(self._announcing)
 
     async def _drain(self) -> int:
         await self._unannounce()
@@ -180,19 +167,3 @@ class _Service:
                 break
             await asyncio.sleep(_POLL_S)
         return FAILED if self._force.is_set() else OK
-
-
-async def _first(*events: asyncio.Event) -> None:
-    """Wait until any is set."""
-    tasks = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def _cancelled(task: asyncio.Task[Any]) -> None:
-    """Cancel a task, if it runs, and wait for its end."""
-    task.cancel()
-    await asyncio.wait({task})

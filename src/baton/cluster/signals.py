@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 
 from baton.obs.log import get_logger
 
@@ -13,13 +14,17 @@ _log = get_logger(__name__)
 class Signals:
     """Of this process, from `listen` on.
 
+    Args:
+        on_force: called at the second signal and each one after it.
+
     Attributes:
         stop: a signal came.
         force: a second one did.
     """
 
-    def __init__(self, drain_timeout_s: float) -> None:
+    def __init__(self, drain_timeout_s: float, on_force: Callable[[], None] = lambda: None) -> None:
         self._drain_timeout_s = drain_timeout_s
+        self._on_force = on_force
         self.stop = asyncio.Event()
         self.force = asyncio.Event()
 
@@ -33,6 +38,7 @@ class Signals:
         if self.stop.is_set():
             _log.warning("%s again: aborting", number.name)
             self.force.set()
+            self._on_force()
         else:
             _log.info("%s: draining for up to %.0f s", number.name, self._drain_timeout_s)
             self.stop.set()

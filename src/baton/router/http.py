@@ -152,15 +152,13 @@ class Http:
         Raises:
             HttpError: no answer, another status than 200, or no JSON.
         """
-        return _value(url, await self.fetch("GET", url, timeout_s=timeout_s, headers=headers))
-
-    async def post_json(
-        self, url: str, value: Any, *, timeout_s: float, headers: Mapping[str, str] | None = None
-    ) -> Any:
-        """POST a value, and what is answered. Raises as `get_json`."""
-        sent = {"content-type": "application/json", **(headers or {})}
-        reply = await self.fetch("POST", url, timeout_s=timeout_s, headers=sent, body=msgspec.json.encode(value))
-        return _value(url, reply)
+        reply = await self.fetch("GET", url, timeout_s=timeout_s, headers=headers)
+        if reply.status != 200:
+            raise HttpError(f"{url} answered {reply.status}", status=reply.status)
+        try:
+            return msgspec.json.decode(reply.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise HttpError(f"{url} answered no JSON", status=reply.status) from None
 
     @property
     def _session(self) -> ClientSession:
@@ -193,12 +191,3 @@ def _is_refused(error: BaseException) -> bool:
 
 def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
-
-
-def _value(url: str, reply: Reply) -> Any:
-    if reply.status != 200:
-        raise HttpError(f"{url} answered {reply.status}", status=reply.status)
-    try:
-        return msgspec.json.decode(reply.body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise HttpError(f"{url} answered no JSON", status=reply.status) from None

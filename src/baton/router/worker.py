@@ -128,11 +128,6 @@ class Placement:
     mode: TransferMode | None
     reason: str = ""
 
-    @property
-    def workers(self) -> tuple[WorkerRef, ...]:
-        """Those that are chosen already."""
-        return tuple(worker for worker in (self.prefill, self.decode) if worker is not None)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
