@@ -63,9 +63,10 @@ def measure(mode: str, args: argparse.Namespace) -> dict[str, Any]:
     with ExitStack() as stack:
         serve = ["serve", str(args.model), "--served-model-name", "model", "--device", "cpu", "--dtype", args.dtype]
         serve += ["--max-model-len", "2048", "--kv-cache-tokens", "16384", "--no-enable-prefix-caching"]
-        roles = [[], *(["--role", role, "--transfer", mode] for role in ("prefill", "decode"))]
+        roles = [[], ["--role", "prefill"], ["--role", "decode"]]
         single, prefill, decode = (start(stack, [*serve, *role], args.threads) for role in roles)
-        router = start(stack, ["route", "--prefill", url(prefill), "--decode", url(decode)], args.threads)
+        route = ["route", "--mode", mode, "--prefill", url(prefill), "--decode", url(decode)]
+        router = start(stack, route, args.threads)
         return {str(length): asyncio.run(turns(single, router, length, args)) for length in args.input_tokens}
 
 

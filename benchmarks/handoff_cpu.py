@@ -37,7 +37,7 @@ from engine_cpu import machine, write_report
 from baton.cluster.launch import model_launch
 from baton.cluster.local import LocalEngine
 from baton.core.exchange import TransferRecord
-from baton.core.handoff import Handoff, PeerAddress
+from baton.core.handoff import Handoff, PeerAddress, TransferMode
 from baton.core.request import Request
 from baton.core.sampling import SamplingParams
 from baton.engine.handoff_options import HandoffOptions
@@ -127,8 +127,8 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(CONFIG))
         async with (
-            engine(folder, args.mode, "prefill", 0, args.cores) as prefill,
-            engine(folder, args.mode, "decode", 1, args.cores) as decode,
+            engine(folder, "prefill", 0, args.cores) as prefill,
+            engine(folder, "decode", 1, args.cores) as decode,
         ):
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # this client stays off the decode engine's core
             mover = prefill if args.mode == "push" else decode
@@ -145,7 +145,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def engine(folder: str, mode: str, role: str, place: int, count: int) -> AsyncIterator[Engine]:
+async def engine(folder: str, role: str, place: int, count: int) -> AsyncIterator[Engine]:
     """An engine process on `count` cores of its own; one thread computes."""
     cores = os.sched_getaffinity(0)
     options = EngineOptions(
@@ -161,7 +161,7 @@ async def engine(folder: str, mode: str, role: str, place: int, count: int) -> A
     )
     os.environ["OMP_NUM_THREADS"] = "1"
     os.sched_setaffinity(0, sorted(cores)[place * count : (place + 1) * count])
-    running = Engine(LocalEngine(model_launch(options, HandoffOptions(role=role, transfer=mode))))
+    running = Engine(LocalEngine(model_launch(options, HandoffOptions(role=role))))
     running.local.client.on_output(running.note)
     try:
         starting = asyncio.create_task(running.local.start())
@@ -253,7 +253,7 @@ async def hand_over(prefill: Engine, decode: Engine, prompt: tuple[int, ...], mo
     """One request of one token over both engines."""
     transfer_id = secrets.token_hex(16)
     give = request(name(), prompt, 1, Handoff(transfer_id=transfer_id))
-    take = request(name(), prompt, 1, Handoff(transfer_id=transfer_id, source=prefill.address))
+    take = request(name(), prompt, 1, Handoff(transfer_id=transfer_id, source=prefill.address, mode=TransferMode(mode)))
     if mode == "push":
         await asyncio.gather(decode.run(take), prefill.run(give))
         return

@@ -54,13 +54,7 @@ def stats(role: str) -> bytes:
         "role": role,
     }
     served |= {"block_tokens": 16, "num_blocks": 100_000, "max_num_seqs": 1000, "max_model_len": 4096}
-    handoff: dict[str, Any] = {
-        "role": role,
-        "transfer_mode": "pull",
-        "engine_id": ENGINE_ID,
-        "host": "127.0.0.1",
-        "port": 5600,
-    }
+    handoff: dict[str, Any] = {"role": role, "engine_id": ENGINE_ID, "host": "127.0.0.1", "port": 5600}
     handoff |= {"tp_size": 1, "pp_size": 1}
     return json.dumps({"state": "ready", "engine_silent_s": 0, "served": served, "handoff": handoff}).encode()
 

@@ -107,6 +107,7 @@ def test_a_sweep_and_what_is_made_of_it(start_stub: StartStub, tmp_path: Path) -
         (["sweep", "--results-dir", "x", "--server", "nope"], "MODE=URL"),
         (["sweep", "--results-dir", "x", "--server", "a=http://b", "--qps", "x"], "list such as 1,2,4"),
         (["profile"], "URL of a router"),
+        (["profile", "http://x", "--pull"], "a router has its own --mode"),
         (["accuracy", "http://x", "--shots", "9"], "only 8 examples"),
         (["compare", "missing", "missing"], "no result files"),
     ],

@@ -12,17 +12,35 @@ from baton.obs import chrome_trace
 from baton.obs.chrome_trace import Span
 
 
-def engine(name: str, role: str, mode: str = "push", **handoff: Any) -> EngineView:
-    return EngineView(name=name, role=role, mode=mode, num_devices=1, handoff={"engine_id": name, **handoff})
+def engine(name: str, role: str, **handoff: Any) -> EngineView:
+    return EngineView(name=name, role=role, num_devices=1, handoff={"engine_id": name, **handoff})
 
 
 def test_topologies() -> None:
     fleet = [engine("d0", "decode"), engine("p0", "prefill"), engine("d1", "decode")]
     assert topology(fleet) == "1P2D"
     assert topology([]) == ""
-    assert mode_of(fleet) == "push"
-    assert mode_of([*fleet, engine("x", "prefill", "pull")]) == "mixed"
-    assert mode_of([EngineView(name="s", role="mixed", mode="", num_devices=1)]) == "none"
+
+
+@pytest.mark.parametrize(
+    ("num_pushed", "num_pulled", "mode"), [(4, 0, "push"), (0, 3, "pull"), (4, 3, "mixed"), (0, 0, "none")]
+)
+def test_the_mode_is_that_of_the_transfers_of_this_run(num_pushed: int, num_pulled: int, mode: str) -> None:
+    """The giver counts what it pushed, the taker what it pulled. Before the run there were both."""
+    before = [engine("p", "prefill", num_transfers=10, num_pushed=10), engine("d", "decode", num_transfers=20)]
+    after = [
+        engine("p", "prefill", num_transfers=10 + num_pushed, num_pushed=10 + num_pushed),
+        engine("d", "decode", num_transfers=20 + num_pulled, num_pushed=0),
+    ]
+    found = handoff_figures(before, after)
+    assert found is not None
+    assert (found["transfers"], found["pushed"]) == (num_pushed + num_pulled, num_pushed)
+    assert [row["pushed"] for row in found["engines"]] == [num_pushed, 0]
+    assert mode_of(found) == mode
+
+
+def test_without_a_peer_there_is_no_mode() -> None:
+    assert mode_of(handoff_figures([], [EngineView(name="s", role="mixed", num_devices=1)])) == "none"
 
 
 def test_handoffs_of_one_run_are_differences() -> None:
@@ -51,17 +69,16 @@ def test_handoffs_of_one_run_are_differences() -> None:
 
 
 def test_an_engine_that_was_started_again_counts_from_zero() -> None:
-    before = [engine("p", "prefill", num_transfers=10, num_bytes=1000)]
+    before = [engine("p", "prefill", num_transfers=10, num_pushed=10, num_bytes=1000)]
     new = EngineView(
         name="p",
         role="prefill",
-        mode="push",
         num_devices=1,
-        handoff={"engine_id": "other", "num_transfers": 3, "num_bytes": 30},
+        handoff={"engine_id": "other", "num_transfers": 3, "num_pushed": 2, "num_bytes": 30},
     )
     found = handoff_figures(before, [new])
     assert found is not None
-    assert (found["transfers"], found["bytes"]) == (3, 30)
+    assert (found["transfers"], found["pushed"], found["bytes"]) == (3, 2, 30)
     assert handoff_figures([], []) is None
 
 

@@ -64,9 +64,19 @@ def test_a_waterfall_through_the_router_and_over_the_pair(up: Up, tmp_path: Path
     assert json.loads(trace.read_text())["traceEvents"]
     rows = httpx.get(up.url + "/fleet", timeout=10).json()["workers"]
     urls = {row["role"]: row["url"] for row in rows}
-    said = bench("profile", "--prefill", urls["prefill"], "--decode", urls["decode"], *IDS)
-    for word in ("queue", "transfer", "wire", "first piece after"):
-        assert word in said
+    for pull in ((), ("--pull",)):
+        before = {role: posted(url) for role, url in urls.items()}
+        said = bench("profile", "--prefill", urls["prefill"], "--decode", urls["decode"], *IDS, *pull)
+        for word in ("queue", "transfer", "wire", "first piece after"):
+            assert word in said
+        posts = {role for role, url in urls.items() if posted(url) > before[role]}
+        assert posts == ({"decode"} if pull else {"prefill"})
+
+
+def posted(url: str) -> int:
+    """Transfers that an engine moved the bytes of."""
+    count: int = httpx.get(url + "/stats", timeout=10).json()["handoff"]["num_transfers"]
+    return count
 
 
 def test_the_pair_answers_as_its_prefill_engine_does_alone(up: Up) -> None:

@@ -139,9 +139,11 @@ def run(plan: Plan, folder: Path) -> Report:
         began_s = time.monotonic()
         seen = asyncio.run(storm(fleet, plan, asks))
         held, _ = wait_for_nothing(fleet.held, _FREE_WITHIN_S)
-        fallbacks = fleet.fallbacks()
+        fallbacks = [fleet.fallbacks()]
+        settling = answers(fleet, plan.num_after)
+        fallbacks.append(fleet.fallbacks())
         after = answers(fleet, plan.num_after)
-        fallbacks = fleet.fallbacks() - fallbacks
+        fallbacks.append(fleet.fallbacks())
         held += wait_for_nothing(fleet.held, _FREE_WITHIN_S)[0]
         return Report(
             seed=plan.seed,
@@ -150,11 +152,13 @@ def run(plan: Plan, folder: Path) -> Report:
             faults=dict(seen.injector.done),
             missed=dict(seen.injector.missed),
             load=judge_all(seen.load.seen, by_number, right, seen.injector.downtime),
+            settling=settling,
             after=after,
             router=dict(seen.counters.sums),
             downtime_s=round(seen.injector.downtime.total_s, 1),
             full_strength_s=round(seen.full_strength_s, 1),
-            fallbacks_after=fallbacks,
+            fallbacks_settling=fallbacks[1] - fallbacks[0],
+            fallbacks_after=fallbacks[2] - fallbacks[1],
             not_ready=seen.not_ready,
             held=held,
         )

@@ -71,11 +71,13 @@ class Report:
 
     Attributes:
         faults: that were done, by kind; missed: that found nothing to do.
-        load: requests during the faults; after: a batch once the fleet was whole again.
+        load: requests during the faults; settling, after: two batches once the fleet was whole again.
         router: sums of its counters, over all routers that lived.
         downtime_s: of the router.
         full_strength_s: from the end of the last fault until the router saw every worker ready.
-        fallbacks_after: hand-offs of that batch that failed, though it had its right answers.
+        fallbacks_settling: hand-offs of the first batch that failed, though it had its right answers: a data connection
+            that broke at rest is noticed, and made anew, by its next use.
+        fallbacks_after: the same of the second; none may.
         not_ready, held: what was still missing, and what blocks or sequences were still held, at the end; empty: none.
     """
 
@@ -85,10 +87,12 @@ class Report:
     faults: dict[str, int]
     missed: dict[str, int]
     load: Judged
+    settling: Judged
     after: Judged
     router: dict[str, float]
     downtime_s: float
     full_strength_s: float
+    fallbacks_settling: int
     fallbacks_after: int
     not_ready: list[str]
     held: list[str]
@@ -96,13 +100,14 @@ class Report:
     @property
     def failures(self) -> list[dict[str, Any]]:
         """The first requests that ended as they must not."""
-        return self.load.failures + self.after.failures
+        return self.load.failures + self.settling.failures + self.after.failures
 
     @property
     def problems(self) -> list[str]:
         """Why the run has failed, in words; empty: it has not."""
         found = [f"{self.load.num_bad} requests ended as they must not"] if self.load.num_bad else []
-        wrong = sum(self.after.verdicts.values()) - self.after.verdicts.get(Verdict.RIGHT.value, 0)
+        afterwards = (self.settling.verdicts, self.after.verdicts)
+        wrong = sum(sum(verdicts.values()) - verdicts.get(Verdict.RIGHT.value, 0) for verdicts in afterwards)
         found += [f"{wrong} requests were not answered right after it was over"] if wrong else []
         found += [f"{self.fallbacks_after} hand-offs failed after it was over"] if self.fallbacks_after else []
         return found + self.not_ready + self.held
@@ -118,15 +123,16 @@ def table(report: Report) -> str:
     kinds = sorted({*report.faults, *report.missed})
     lines += [f"{kind:32}{report.faults.get(kind, 0):4}  {report.missed.get(kind, 0):6}" for kind in kinds]
     lines.append(f"{'all':32}{sum(report.faults.values()):4}  {sum(report.missed.values()):6}")
-    lines += ["", f"{'answers':16}under faults  afterwards"]
+    lines += ["", f"{'answers':16}under faults    settling  afterwards"]
     for verdict in Verdict:
-        counts = [each.verdicts.get(verdict.value, 0) for each in (report.load, report.after)]
-        lines.append(f"{verdict.value:16}{counts[0]:12}  {counts[1]:10}")
+        counts = [each.verdicts.get(verdict.value, 0) for each in (report.load, report.settling, report.after)]
+        lines.append(f"{verdict.value:16}{counts[0]:12}  {counts[1]:10}  {counts[2]:10}")
     lines += [
         "",
         f"of those that met a router and stayed: right {report.load.right_share:.1%}, "
         f"errors {report.load.error_share:.1%}",
         "router: " + ", ".join(f"{name} {value:.0f}" for name, value in sorted(report.router.items())),
+        f"hand-offs that failed: settling {report.fallbacks_settling}, afterwards {report.fallbacks_after}",
         f"router down {report.downtime_s:.1f} s; full strength {report.full_strength_s:.1f} s after the last fault",
     ]
     lines += [f"{count:8} x {message}" for message, count in list(report.load.messages.items())[:_KEPT_MESSAGES]]

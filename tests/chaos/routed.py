@@ -82,12 +82,8 @@ class Routed:
 def routed(model: Path, mode: str, num_prefill: int, num_decode: int, *flags: str) -> Iterator[Routed]:
     """A fleet whose engines have these flags."""
     roles = ["prefill"] * num_prefill + ["decode"] * num_decode
-    transfer = "pull" if mode == "pull" else "push"
     with ExitStack() as stack:
-        started = [
-            stack.enter_context(EngineServer(model, *FLOAT32, "--role", role, "--transfer", transfer, *flags))
-            for role in roles
-        ]
+        started = [stack.enter_context(EngineServer(model, *FLOAT32, "--role", role, *flags)) for role in roles]
         servers = [server.ready() for server in started]
         prefill, decode = tuple(servers[:num_prefill]), tuple(servers[num_prefill:])
         router = stack.enter_context(Router(mode, prefill, decode)).ready()

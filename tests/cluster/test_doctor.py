@@ -12,7 +12,7 @@ from baton.cluster.doctor_facts import Endpoint, FleetFacts, MachineFacts, Route
 from baton.cluster.doctor_finding import Finding, Level
 from baton.cluster.doctor_gather import clock_offset_s, server_facts
 from baton.cluster.doctor_machine import check_machine
-from baton.core.handoff import Role, TransferMode
+from baton.core.handoff import Role
 
 PREFILL = ServerFacts(
     url="http://10.0.0.1:8000",
@@ -20,7 +20,6 @@ PREFILL = ServerFacts(
     fingerprint="f",
     role=Role.PREFILL,
     told_role=Role.PREFILL,
-    transfer_mode=TransferMode.PUSH,
     side_channel=Endpoint(host="10.0.0.1", port=9000),
     clock_offset_s=0.4,
 )
@@ -42,8 +41,9 @@ def bad(findings: list[Finding]) -> list[tuple[str, str, str]]:
     return [(each.level.value, each.subject, each.message) for each in findings if each.level is not Level.OK]
 
 
-def test_a_good_pair_has_no_finding_but_ok() -> None:
-    findings = judged(PREFILL, DECODE)
+@pytest.mark.parametrize("mode", ["push", "pull", "auto"])
+def test_a_good_pair_has_no_finding_but_ok(mode: str) -> None:
+    findings = judged(PREFILL, DECODE, router=replace(ROUTER, mode=mode))
     assert bad(findings) == []
     # The router; each server and its side channel; fingerprint and model name.
     assert [each.subject for each in findings].count(PREFILL.url) == 2
@@ -65,8 +65,6 @@ def test_a_lone_server_needs_no_partner() -> None:
         ({}, {"told_role": Role.PREFILL}, {}, "error", "told that its role is prefill, but it runs as decode"),
         ({}, {"role": Role.PREFILL, "told_role": None}, {}, "error", "No decode engine answers"),
         ({"role": None, "told_role": Role.PREFILL}, {}, {}, "error", "has no role"),
-        ({}, {"transfer_mode": TransferMode.PULL}, {"mode": "auto"}, "error", "--transfer push, the other with pull"),
-        ({}, {}, {"mode": "pull"}, "error", "the router with --mode pull"),
         ({}, {"fingerprint": "g"}, {}, "error", "fingerprint is g"),
         ({}, {"models": ("other",)}, {}, "error", "served model name is other, that of http://10.0.0.1:8000 is m"),
         ({"side_channel_error": "connection refused"}, {}, {}, "error", "side channel 10.0.0.1:9000 is closed"),
@@ -98,7 +96,7 @@ def test_a_mixed_engine_fits_where_the_router_was_told_either_role() -> None:
 def test_a_fleet_without_workers_and_one_of_whole_engines() -> None:
     ((level, _, message),) = bad(judged())
     assert level == "error" and "no workers" in message
-    whole = replace(PREFILL, role=None, told_role=None, side_channel=None, transfer_mode=None)
+    whole = replace(PREFILL, role=None, told_role=None, side_channel=None)
     assert bad(judged(whole, replace(whole, url="http://10.0.0.3:8000"))) == []
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from baton.cluster.fleet_plan import FleetConfig, Machine, MemberKind, engine_plans, router_plan, this_machine
 from baton.core.errors import ConfigError
-from baton.core.handoff import TransferMode
 from baton.router.config import Mode
 
 
@@ -21,17 +20,18 @@ def value_of(command: tuple[str, ...], flag: str) -> str:
     return command[command.index(flag) + 1]
 
 
-def test_prefill_then_decode_each_with_its_role_and_the_fleets_transfer_mode() -> None:
-    plans = engine_plans(config(mode=Mode.PULL, serve_flags=("--dtype", "float32")), Machine(num_cores=8), {})
+def test_prefill_then_decode_each_with_its_role() -> None:
+    plans = engine_plans(config(serve_flags=("--dtype", "float32")), Machine(num_cores=8), {})
     assert [plan.name for plan in plans] == ["prefill-0", "decode-0", "decode-1"]
     assert [value_of(plan.command, "--role") for plan in plans] == ["prefill", "decode", "decode"]
-    assert {value_of(plan.command, "--transfer") for plan in plans} == {"pull"}
     assert all(plan.command[-2:] == ("--dtype", "float32") and plan.port == 0 for plan in plans)
 
 
-@pytest.mark.parametrize(("mode", "transfer"), [(Mode.PUSH, "push"), (Mode.PULL, "pull"), (Mode.AUTO, "push")])
-def test_engines_pull_only_where_all_pull(mode: Mode, transfer: str) -> None:
-    assert config(mode=mode).transfer is TransferMode(transfer)
+@pytest.mark.parametrize("mode", list(Mode))
+def test_the_mode_is_the_routers_alone(mode: Mode) -> None:
+    given, machine = config(mode=mode), Machine(num_cores=8)
+    assert engine_plans(given, machine, {}) == engine_plans(config(), machine, {})
+    assert value_of(router_plan(given, ["http://p"], ["http://d"]).command, "--mode") == mode.value
 
 
 @pytest.mark.parametrize(("num_cores", "threads"), [(12, "4"), (2, "1"), (7, "2")])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from baton.core.exchange import TransferRecord
+from baton.core.handoff import TransferMode
 from baton.obs.chrome_trace import Span, document, merge
 from baton.obs.handoff_trace import phases, trace_id, wire
 
@@ -73,7 +74,14 @@ def test_phases(moments: list[tuple[str, float]], wanted: list[tuple[str, float,
 
 def test_the_wire_is_shown_where_its_times_are_known() -> None:
     record = TransferRecord(
-        transfer_id="t", num_bytes=8, num_descriptors=2, post_s=0.5, wire_s=1.0, exposed_s=0.25, early_bytes=4
+        transfer_id="t",
+        mode=TransferMode.PUSH,
+        num_bytes=8,
+        num_descriptors=2,
+        post_s=0.5,
+        wire_s=1.0,
+        exposed_s=0.25,
+        early_bytes=4,
     )
     assert wire(record) is None
     timed = TransferRecord(

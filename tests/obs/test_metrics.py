@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton.core.exchange import TransferRecord
+from baton.core.handoff import TransferMode
 from baton.core.request import FinishReason
 from baton.core.stats import EMPTY, TransferStats
 from baton.obs.figures import EngineFigures
@@ -121,6 +122,7 @@ def test_counters_end_in_total_and_histograms_have_sum_and_count() -> None:
 def record(num_bytes: int, early_bytes: int) -> TransferRecord:
     return TransferRecord(
         transfer_id="t",
+        mode=TransferMode.PUSH,
         num_bytes=num_bytes,
         num_descriptors=12,
         post_s=0.002,

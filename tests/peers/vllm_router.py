@@ -35,7 +35,7 @@ def vllm_router_rows(command: Path, model: Path, questions: Sequence[Question], 
         flags: of all Baton servers.
     """
     plain = ("--no-enable-prefix-caching", "--served-model-name", MODEL, *flags)
-    roles = [role(name, "pull", *plain) for name in ("prefill", "decode")]
+    roles = [role(name, *plain) for name in ("prefill", "decode")]
     with (
         servers((model, plain), *((model, options) for options in roles)) as (single, prefill, decode),
         ExitStack() as stack,

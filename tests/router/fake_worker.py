@@ -11,10 +11,11 @@ import sys
 from typing import Any, Self
 
 
-def baton_stats(
-    role: str = "mixed", mode: str | None = None, incarnation: str = "i1", **changes: Any
-) -> dict[str, Any]:
-    """As src/baton/server/stats.py answers, in what a router reads. `changes` by top-level or `served` name."""
+def baton_stats(role: str = "mixed", incarnation: str = "i1", **changes: Any) -> dict[str, Any]:
+    """As src/baton/server/stats.py answers, in what a router reads: a mixed one has no peer.
+
+    `changes` by top-level or `served` name.
+    """
     served = {
         "model": "m",
         "models": ["m"],
@@ -27,10 +28,9 @@ def baton_stats(
         "max_model_len": 512,
     }
     body: dict[str, Any] = {"state": "ready", "engine_silent_s": 0.0, "pools": {"used_blocks": 0}}
-    if mode is not None:
+    if role != "mixed":
         body["handoff"] = {
             "role": role,
-            "transfer_mode": mode,
             "engine_id": incarnation,
             "host": "127.0.0.1",
             "port": 5600,
@@ -102,7 +102,7 @@ class FakeWorker:
 
 
 async def _main() -> None:
-    worker = FakeWorker({"/stats": baton_stats(sys.argv[2], "push", incarnation=sys.argv[3])})
+    worker = FakeWorker({"/stats": baton_stats(sys.argv[2], sys.argv[3])})
     worker.port = int(sys.argv[1])
     async with worker:
         print(worker.url, flush=True)

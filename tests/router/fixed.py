@@ -18,13 +18,12 @@ from baton.wire.engine import PeerInfo
 from tests.router.routed import MakeFleet
 
 
-def worker(
-    url: str, role: Role, mode: TransferMode = TransferMode.PUSH, kind: WorkerKind = WorkerKind.BATON, **facts: Any
-) -> WorkerRef:
+def worker(url: str, role: Role, kind: WorkerKind = WorkerKind.BATON, **facts: Any) -> WorkerRef:
     """A worker that is known well; its control endpoint is made up."""
     name = url.rpartition("/")[2]
-    peer = PeerInfo(role=role, transfer_mode=mode, engine_id=f"engine-{name}", host="10.0.0.7", port=5600, tp_size=2)
-    known = {"kind": kind, "incarnation": "1", "role": role, "transfer_mode": mode, "peer": peer, **facts}
+    peer = PeerInfo(role=role, engine_id=f"engine-{name}", host="10.0.0.7", port=5600, tp_size=2)
+    modes = frozenset(TransferMode)
+    known = {"kind": kind, "incarnation": "1", "role": role, "transfer_modes": modes, "peer": peer, **facts}
     return WorkerRef(worker_id=name, url=url, facts=WorkerFacts(**{"max_model_len": 2048, "models": ("m",), **known}))
 
 

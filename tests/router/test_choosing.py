@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from baton.core.handoff import TransferMode
 from baton.router.choosing import Choice, Rules, choose, choose_decode
 from baton.router.config import Mode
 from baton.router.demand import Demand
@@ -14,7 +15,7 @@ from baton.router.view import WorkerView, has_room, matched_tokens
 from baton.web.errors import ApiError
 from tests.router.views import DECODE, MIXED, PREFILL, PULL, PUSH, demand, view
 
-P, D, M = view("p", PREFILL), view("d", DECODE), view("m", MIXED, None)
+P, D, M = view("p", PREFILL), view("d", DECODE), view("m", MIXED, ())
 FULL = {"num_requests": 6}  # 4 run, 2 may wait
 
 
@@ -48,9 +49,10 @@ def test_a_push_pair() -> None:
 
 
 def test_a_pull_pair_is_half_chosen() -> None:
-    p, d = view("p", PREFILL, PULL), view("d", DECODE, PULL)
-    assert chosen(p, d) == ("p", "", "pull")
-    assert chosen(p, d, mode=Mode.PULL) == ("p", "", "pull")
+    assert chosen(P, D, mode=Mode.PULL) == ("p", "", "pull")
+    p, d = view("p", PREFILL, [PULL]), view("d", DECODE, [PULL])
+    for pair in ((p, d), (p, D), (P, d)):
+        assert chosen(*pair) == chosen(*pair, mode=Mode.PULL) == ("p", "", "pull")
 
 
 def test_each_role_has_its_own_policy() -> None:
@@ -59,38 +61,65 @@ def test_each_role_has_its_own_policy() -> None:
     assert chosen(*prefills, *decodes) == ("p1", "d1", "push")
 
 
-def test_auto_pushes_while_a_decode_worker_has_room_then_pulls() -> None:
-    pull = (view("p1", PREFILL, PULL), view("d1", DECODE, PULL))
-    assert chosen(P, D, *pull) == ("p", "d", "push")
-    assert chosen(P, view("d", **FULL), *pull) == ("p1", "", "pull")
-    full = (view("p1", PREFILL, PULL), view("d1", DECODE, PULL, **FULL))
-    assert chosen(P, view("d", **FULL), *full) == ("p1", "", "pull")
+def test_auto_pushes_while_a_decode_worker_has_room_then_pulls_over_the_same_pair() -> None:
+    full = view("d", **FULL)
+    assert chosen(P, full, view("d1", final_blocks=90)) == ("p", "d1", "push")
+    assert chosen(P, full) == chosen(P, full, view("d1", **FULL)) == ("p", "", "pull")
+    assert chosen(P, full, view("d1", DECODE, [PULL]), num_late=8) == ("p", "", "pull")  # room, but not for a push
+    assert choose_decode([full], demand(), P, rules()) is None  # it waits there
+    assert choose_decode([D], demand(), P, rules()) is D
 
 
-def test_with_push_pairs_only_it_waits_when_all_decode_workers_are_full() -> None:
-    assert chosen(P, view("d", **FULL)) is None
-    assert chosen(view("p", PREFILL, **FULL), D) is None
+@pytest.mark.parametrize("mode", [Mode.PULL, Mode.AUTO])
+def test_a_mixed_worker_with_room_serves_now_what_a_full_decode_worker_would_serve_later(mode: Mode) -> None:
+    mixed = view("m", MIXED)
+    assert chosen(P, view("d", **FULL), mixed, mode=mode) == ("", "m", "")
+    assert chosen(P, view("d", **FULL), view("m", MIXED, **FULL), mode=mode) == ("p", "", "pull")
+    assert chosen(P, D, mixed, mode=mode)[0] == "p"
 
 
-def test_no_more_than_four_prompts_a_decode_worker_are_prefilled_ahead() -> None:
-    p, d = view("p", PREFILL, PULL), view("d", DECODE, PULL, **FULL)
-    assert chosen(p, d, num_late=3) == ("p", "", "pull")
-    assert chosen(p, d, num_late=4) is None
-    assert chosen(p, view("d", DECODE, PULL), num_late=4) == ("p", "", "pull")
+def test_a_forced_push_waits_when_all_decode_workers_are_full() -> None:
+    assert chosen(P, view("d", **FULL), mode=Mode.PUSH) is None
+    assert chosen(P, view("d", **FULL), view("d1", DECODE, [PULL]), mode=Mode.PUSH) is None
+
+
+def test_in_no_mode_a_full_prefill_worker_is_chosen() -> None:
+    for mode in Mode:
+        assert chosen(view("p", PREFILL, **FULL), D, mode=mode) is None
+
+
+@pytest.mark.parametrize("mode", [Mode.PULL, Mode.AUTO])
+def test_no_more_than_four_prompts_a_decode_worker_are_prefilled_ahead(mode: Mode) -> None:
+    full = view("d", **FULL)
+    assert chosen(P, full, mode=mode, num_late=3) == ("p", "", "pull")
+    assert chosen(P, full, mode=mode, num_late=4) is None
+    assert chosen(P, full, view("d1", **FULL), mode=mode, num_late=7) == ("p", "", "pull")
+    assert chosen(P, D, mode=Mode.PULL, num_late=4) == ("p", "", "pull")
 
 
 @pytest.mark.parametrize(("mode", "other"), [(Mode.PUSH, PULL), (Mode.PULL, PUSH)])
-def test_a_forced_mode_uses_no_pair_of_the_other(mode: Mode, other: Any) -> None:
-    assert chosen(view("p", PREFILL, other), view("d", DECODE, other), mode=mode) == ("", "d", "")
+def test_a_forced_mode_uses_no_pair_of_the_other(mode: Mode, other: TransferMode) -> None:
+    only = (view("p", PREFILL, [other]), view("d", DECODE, [other]))
+    for pair in (only, (only[0], D), (P, only[1])):
+        assert chosen(*pair, mode=mode) == ("", "d", "")
 
 
 @pytest.mark.parametrize(
-    "change", [{"fingerprint": "g"}, {"models": ("other",)}, {"mode": PULL}], ids=["weights", "name", "mode"]
+    ("prefill", "change"),
+    [
+        (P, {"fingerprint": "g"}),
+        (P, {"models": ("other",)}),
+        (P, {"modes": ()}),
+        (view("p", PREFILL, [PULL]), {"modes": [PUSH]}),
+        (view("p", PREFILL, [PUSH]), {"modes": [PULL]}),
+    ],
+    ids=["weights", "name", "no peer", "it pushes", "it pulls"],
 )
-def test_workers_that_do_not_fit_are_not_paired(change: dict[str, Any]) -> None:
-    odd = view("odd", DECODE, **change)
-    assert chosen(P, odd, view("d", num_tokens=10**6, final_blocks=90)) == ("p", "d", "push")
-    assert chosen(P, odd) == ("", "odd", "")  # no pair fits: the decode worker prefills by itself
+def test_workers_that_do_not_fit_are_not_paired(prefill: WorkerView, change: dict[str, Any]) -> None:
+    odd, good = view("odd", DECODE, **change), view("d", num_tokens=10**6, final_blocks=90)
+    pushes = PUSH in prefill.facts.transfer_modes
+    assert chosen(prefill, odd, good) == (("p", "d", "push") if pushes else ("p", "", "pull"))
+    assert chosen(prefill, odd) == ("", "odd", "")  # no pair fits: the decode worker prefills by itself
 
 
 def test_fingerprints_count_only_where_both_are_told() -> None:
@@ -117,7 +146,8 @@ def test_what_cannot_be_split_goes_whole_to_a_mixed_or_a_decode_worker() -> None
 def test_mixed_workers_serve_whole_requests_and_take_what_pairs_cannot() -> None:
     assert chosen(M) == ("", "m", "")
     assert chosen(P, D, M) == ("p", "d", "push")
-    assert chosen(P, view("d", **FULL), M) == ("", "m", "")
+    assert chosen(P, view("d", **FULL), M, mode=Mode.PUSH) == ("", "m", "")
+    assert chosen(P, view("d", **FULL), M, num_late=4) == ("", "m", "")
     assert chosen(D, M) == ("", "m", "")
     assert chosen(P, M) == ("", "m", "")
 
@@ -130,7 +160,7 @@ def test_without_a_prefill_worker_that_is_well_the_decode_worker_prefills() -> N
 def test_without_a_decode_worker_it_is_503_unless_a_mixed_one_is_there() -> None:
     assert refusal(P) == 503
     assert refusal(P, view("d", takes=False)) == 503
-    assert refusal(view("m", MIXED, None, takes=False)) == 503
+    assert refusal(view("m", MIXED, (), takes=False)) == 503
     assert chosen(P, view("d", takes=False), M) == ("", "m", "")
 
 
@@ -141,7 +171,7 @@ def test_models_by_name() -> None:
     assert refusal(P, view("d", takes=False), wants=demand(model="m")) == 503
     other = (view("p2", PREFILL, models=("x", "y")), view("d2", models=("y", "x")))
     assert chosen(P, D, *other, wants=demand(model="x")) == ("p2", "d2", "push")
-    assert chosen(view("m", MIXED, None, models=()), wants=demand(model="any")) == ("", "m", "")
+    assert chosen(view("m", MIXED, (), models=()), wants=demand(model="any")) == ("", "m", "")
 
 
 def test_workers_to_avoid_are_taken_only_when_no_other_is_well() -> None:
@@ -171,7 +201,10 @@ def test_a_session_goes_before_the_policy() -> None:
 
 def test_a_stalled_worker_gets_nothing_until_it_speaks() -> None:
     stalled = view("d", stalled=True)
-    assert chosen(P, stalled) is None
+    assert chosen(P, stalled, mode=Mode.PUSH) is None
+    assert chosen(P, stalled) == ("p", "", "pull")  # in the hope that it speaks until the prompt is there
+    assert choose_decode([stalled], demand(), P, rules()) is None
+    assert chosen(view("p", PREFILL, stalled=True), D) is None
     assert chosen(P, stalled, view("d2", final_blocks=90)) == ("p", "d2", "push")
 
 
@@ -199,15 +232,10 @@ def test_matched_bytes_as_tokens() -> None:
 
 
 def test_the_late_choice_of_a_decode_worker() -> None:
-    p = view("p", PREFILL, PULL)
-    odd, full, good = (
-        view("d0", DECODE, PULL, fingerprint="g"),
-        view("d1", DECODE, PULL, **FULL),
-        view("d2", DECODE, PULL),
-    )
-    found = choose_decode([odd, full, good], demand(), p, rules())
-    assert found is good
-    assert choose_decode([odd, full], demand(), p, rules()) is None
+    odd, pushed, full = view("d0", fingerprint="g"), view("d1", DECODE, [PUSH]), view("d2", **FULL)
+    for good in (view("d3"), view("d3", DECODE, [PULL])):
+        assert choose_decode([odd, pushed, full, good], demand(), P, rules()) is good
+    assert choose_decode([odd, pushed, full], demand(), P, rules()) is None
     with pytest.raises(ApiError) as caught:
-        choose_decode([odd], demand(), p, rules())
+        choose_decode([odd, pushed], demand(), P, rules())
     assert caught.value.status == 503

@@ -84,8 +84,8 @@ def scene(
         workers = stack.enter_context(scripted(*prefills, *decodes))
         givers, takers = workers[: len(prefills)], workers[len(prefills) :]
         made = fixed(
-            [worker(each.url, Role.PREFILL, mode or PUSH, kind) for each in givers],
-            [worker(each.url, Role.DECODE, mode or PUSH, kind) for each in takers],
+            [worker(each.url, Role.PREFILL, kind) for each in givers],
+            [worker(each.url, Role.DECODE, kind) for each in takers],
             mode,
         )
         options = {"max_attempts": 3, **config}

@@ -17,7 +17,7 @@ import pytest
 
 from baton.core.errors import ConfigError
 from baton.core.handoff import Role, TransferMode
-from baton.router.config import RouterConfig
+from baton.router.config import Mode, RouterConfig
 from baton.router.demand import Demand
 from baton.router.fleet import Fleet
 from baton.router.http import Http
@@ -59,12 +59,12 @@ async def fleet_of(*urls: str, **changes: Any) -> AsyncIterator[Fleet]:
 
 
 @asynccontextmanager
-async def pair(mode: str = "push", num_prefill: int = 1, num_decode: int = 1, **changes: Any) -> AsyncIterator[Any]:
+async def pair(num_prefill: int = 1, num_decode: int = 1, **changes: Any) -> AsyncIterator[Any]:
     """(fleet, prefill workers, decode workers)."""
     async with AsyncExitStack() as stack:
         made = {
             role: [
-                await stack.enter_async_context(FakeWorker({"/stats": baton_stats(role, mode, f"{role}{number}")}))
+                await stack.enter_async_context(FakeWorker({"/stats": baton_stats(role, f"{role}{number}")}))
                 for number in range(count)
             ]
             for role, count in (("prefill", num_prefill), ("decode", num_decode))
@@ -115,7 +115,7 @@ def test_a_push_pair_is_placed_held_and_counted() -> None:
 
 def test_a_pull_chooses_its_decode_worker_late() -> None:
     async def body() -> None:
-        async with pair("pull", num_decode=2) as (fleet, (p,), decodes):
+        async with pair(num_decode=2, mode=Mode.PULL) as (fleet, (p,), decodes):
             placement = await place(fleet)
             assert placement.prefill and placement.prefill.url == p.url and placement.decode is None
             deadline_s = asyncio.get_running_loop().time() + 5
@@ -133,7 +133,7 @@ def test_a_pull_chooses_its_decode_worker_late() -> None:
 
 def test_the_full_wait_and_a_release_lets_one_in() -> None:
     async def body() -> None:
-        async with pair() as (fleet, _, _):
+        async with pair(mode=Mode.PUSH) as (fleet, _, _):
             placement = await place(fleet)
             assert placement.decode
             holds = [fleet.hold(placement.decode, demand()) for _ in range(6)]  # 4 run, 2 may wait
@@ -152,6 +152,45 @@ def test_the_full_wait_and_a_release_lets_one_in() -> None:
     run(body)
 
 
+def test_in_auto_prompts_are_prefilled_ahead_while_all_decode_workers_are_full() -> None:
+    """Over the same pair: what is pushed while there is room is pulled then, at most four at a time."""
+
+    async def body() -> None:
+        async with pair() as (fleet, (p,), (d,)):
+            pushed = await place(fleet)
+            assert pushed.mode is TransferMode.PUSH and pushed.decode
+            holds = [fleet.hold(pushed.decode, demand(), transfer_id="t") for _ in range(6)]  # 4 run, 2 may wait
+            prefilled: list[str] = []
+            late = [asyncio.create_task(pull_and_hold(fleet, prefilled)) for _ in range(5)]
+            await until(lambda: len(prefilled) == 4)
+            await asyncio.sleep(0.1)
+            assert prefilled == [p.url] * 4 and not any(task.done() for task in late)
+            assert fleet.panel().num_queued == 5  # four for a decode worker, one to be prefilled
+            holds[0].release(Outcome.DONE)
+            await until(lambda: any(task.done() for task in late))
+            await asyncio.sleep(0.1)
+            assert [task.result() for task in late if task.done()] == [d.url]
+            assert len(prefilled) == 5 and fleet.panel().num_queued == 4
+            for hold in holds[1:]:
+                hold.release(Outcome.DONE)
+            assert await asyncio.gather(*late) == [d.url] * 5
+            assert panel(fleet, d).num_requests == 5
+
+    run(body)
+
+
+async def pull_and_hold(fleet: Fleet, prefilled: list[str]) -> str:
+    """The decode worker that is chosen when the prefill, which takes no time, has ended."""
+    placement = await place(fleet)
+    assert placement.mode is TransferMode.PULL and placement.prefill and placement.decode is None
+    fleet.hold(placement.prefill, demand(), transfer_id="t").release(Outcome.DONE)
+    prefilled.append(placement.prefill.url)
+    deadline_s = asyncio.get_running_loop().time() + 5
+    decode = await fleet.place_decode(demand(), placement.prefill, deadline_s=deadline_s)
+    fleet.hold(decode, demand(), transfer_id="t")
+    return decode.url
+
+
 async def place_and_hold(fleet: Fleet) -> None:
     placement = await place(fleet)
     for worker in filter(None, (placement.prefill, placement.decode)):
@@ -160,7 +199,7 @@ async def place_and_hold(fleet: Fleet) -> None:
 
 def test_the_queue_has_an_end_and_a_deadline() -> None:
     async def body() -> None:
-        async with pair(max_queue=1) as (fleet, _, _):
+        async with pair(max_queue=1, mode=Mode.PUSH) as (fleet, _, _):
             placement = await place(fleet)
             assert placement.decode
             for _ in range(6):
@@ -181,7 +220,7 @@ def test_another_incarnation_on_the_same_port() -> None:
             old = (await place(fleet)).decode
             assert old is not None
             hold = fleet.hold(old, demand())
-            d.answers["/stats"] = baton_stats("decode", "push", "another", num_blocks=50)
+            d.answers["/stats"] = baton_stats("decode", "another", num_blocks=50)
             await asyncio.wait_for(hold.lost.wait(), 2)
             new = (await place(fleet)).decode
             assert new is not None and (new.facts.incarnation, new.facts.num_blocks) == ("another", 50)
@@ -221,7 +260,7 @@ def test_silence_ends_the_holds_and_a_good_look_brings_it_back() -> None:
 
 def test_an_engine_that_is_silent_behind_a_server_that_answers() -> None:
     async def body() -> None:
-        async with pair(engine_timeout_s=5.0) as (fleet, _, (d,)):
+        async with pair(engine_timeout_s=5.0, mode=Mode.PUSH) as (fleet, _, (d,)):
             placement = await place(fleet)
             assert placement.decode
             hold = fleet.hold(placement.decode, demand())
@@ -298,7 +337,7 @@ def test_a_process_that_is_killed_is_down_at_once_and_back_when_it_is_started_ag
 
     async def body() -> None:
         async with (
-            FakeWorker({"/stats": baton_stats("prefill", "push")}) as p,
+            FakeWorker({"/stats": baton_stats("prefill")}) as p,
             fleet_of(p.url, url, health_timeout_s=5.0) as fleet,
         ):
             placement = await place(fleet)
@@ -512,7 +551,7 @@ def test_why_workers_are_not_paired_is_shown_at_both() -> None:
     async def body() -> None:
         async with pair() as (fleet, (p,), (d,)):
             assert panel(fleet, p).unpaired == {} and panel(fleet, d).unpaired == {}
-            d.answers["/stats"] = baton_stats("decode", "push", "new", fingerprint="other")
+            d.answers["/stats"] = baton_stats("decode", "new", fingerprint="other")
             await until(lambda: panel(fleet, d).unpaired)
             assert "weights differ" in panel(fleet, d).unpaired[p.url]
             assert "weights differ" in panel(fleet, p).unpaired[d.url]
@@ -531,7 +570,7 @@ def test_prefix_affinity_follows_the_prompts_and_forgets_with_the_incarnation() 
             for _ in range(5):
                 assert (await place(fleet, wants)).decode == first
             (worker,) = (each for each in decodes if each.url == first.url)
-            worker.answers["/stats"] = baton_stats("decode", "push", "new")
+            worker.answers["/stats"] = baton_stats("decode", "new")
             await until(lambda: fleet.members.find(first.url).ref().facts.incarnation == "new")
             chosen = {placement.decode.url for _ in range(9) if (placement := await place(fleet, wants)).decode}
             assert len(chosen) == 3

@@ -11,13 +11,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from baton.core.handoff import Role, TransferMode
+from baton.core.handoff import Role
 from baton.obs import chrome_trace
 from baton.router.failures import cause
 from baton.router.figures import RouterFigures
 from baton.router.fleet_json import latest
 from baton.router.links import ByteRates, link_rows
-from baton.router.panel import FleetPanel, WorkerPanel
+from baton.router.panel import FleetPanel
 from baton.router.record import Attempt, Journal
 from baton.router.worker import WorkerState
 from tests.router.showing import D0, D1, P0, P1, Shown, request, worker
@@ -121,25 +121,48 @@ def test_bytes_a_second_of_what_was_looked_at() -> None:
 
 
 def test_the_bytes_of_a_giver_are_shared_out_over_its_links() -> None:
-    panel = FleetPanel(workers=(worker(P0, Role.PREFILL), worker(P1, Role.PREFILL), worker(D0, Role.DECODE)))
     counts = {
-        (P0, D0): {"transfers": 3, "link_tokens": 300, "link_failures": 1},
-        (P0, D1): {"transfers": 1, "link_tokens": 100},
-        (P1, D0): {"transfers": 1, "link_tokens": 50},
+        (P0, D0, "push"): {"transfers": 3, "link_tokens": 300, "link_failures": 1},
+        (P0, D1, "push"): {"transfers": 1, "link_tokens": 100},
+        (P1, D0, "push"): {"transfers": 1, "link_tokens": 50},
     }
-    rows = link_rows(panel, counts, {P0: 400.0, P1: 70.0, D0: 9.0}, 60)
+    rows = link_rows(counts, {P0: 400.0, P1: 70.0, D0: 9.0}, 60)
     got = [(row["prefill"], row["decode"], row["bytes_per_s"], row["estimate"], row["failures"]) for row in rows]
     assert got == [(P0, D0, 300.0, True, 1), (P0, D1, 100.0, True, 0), (P1, D0, 70.0, False, 0)]
 
 
 def test_in_pull_the_taker_counts_the_bytes() -> None:
-    def pull(panel: WorkerPanel) -> WorkerPanel:
-        assert panel.facts is not None
-        return replace(panel, facts=replace(panel.facts, transfer_mode=TransferMode.PULL))
-
-    panel = FleetPanel(workers=(pull(worker(P0, Role.PREFILL)), pull(worker(D0, Role.DECODE))))
-    (row,) = link_rows(panel, {(P0, D0): {"transfers": 1, "link_tokens": 1}}, {P0: 5.0, D0: 8.0}, 60)
+    (row,) = link_rows({(P0, D0, "pull"): {"transfers": 1, "link_tokens": 1}}, {P0: 5.0, D0: 8.0}, 60)
     assert row["bytes_per_s"] == 8.0 and row["estimate"] is False
+
+
+def test_a_pair_that_hands_over_in_both_modes_has_a_link_for_each() -> None:
+    """What a giver pushes is no part of what its taker pulls."""
+    counts = {
+        (P0, D0, "push"): {"transfers": 2, "link_tokens": 100},
+        (P0, D0, "pull"): {"transfers": 1, "link_tokens": 100},
+        (P1, D0, "pull"): {"transfers": 4, "link_tokens": 300},
+    }
+    rows = link_rows(counts, {P0: 50.0, D0: 80.0}, 60)
+    got = [(row["prefill"], row["decode"], row["mode"], row["bytes_per_s"], row["estimate"]) for row in rows]
+    assert got == [(P1, D0, "pull", 60.0, True), (P0, D0, "pull", 20.0, True), (P0, D0, "push", 50.0, False)]
+    assert [row["transfers"] for row in rows] == [4, 1, 2]
+    (gone,) = link_rows({(P0, D1, "pull"): {"link_tokens": 1}}, {P0: 50.0}, 60)
+    assert gone["bytes_per_s"] is None  # nothing is known of its taker
+
+
+def test_attempts_count_for_the_link_of_their_mode() -> None:
+    figures = RouterFigures()
+    pushed, pulled, alone = (request(1000.0) for _ in range(3))
+    pulled.attempts[0].mode = "pull"
+    pulled.attempts[0].landed_s, pulled.attempts[0].outcome = None, "worker lost"
+    alone.attempts[0].mode, alone.attempts[0].prefill = "single", ""
+    for record in (pushed, pulled, alone):
+        figures.observe(record)
+    assert figures.links(60, 1001.0) == {
+        (P0, D0, "push"): {"transfers": 1, "link_tokens": 100, "link_failures": 0},
+        (P0, D0, "pull"): {"transfers": 0, "link_tokens": 100, "link_failures": 1},
+    }
 
 
 def test_the_fleet_as_json() -> None:
@@ -159,6 +182,7 @@ def test_the_fleet_as_json() -> None:
     assert body["workers"][0]["handoff"]["num_bytes"] == 7
     assert body["workers"][1]["note"] == "no answer for 2.4 s" and body["workers"][1]["breaker"] == "open"
     assert body["workers"][1]["unpaired"] == [{"reason": "why", "with": [P0]}]
+    assert body["workers"][0]["facts"]["transfer_modes"] == ["pull", "push"]
     assert body["workers"][2]["facts"] is None and body["workers"][2]["role"] is None
     assert [len(each["request_id"]) for each in body["requests"]] == [160, 5]
     assert body["requests"][1]["parts"]["prefill"] == pytest.approx(30, abs=0.01)

@@ -33,12 +33,12 @@ async def look(worker: FakeWorker, timeout_s: float = 2.0, kind: WorkerKind | No
 def test_all_that_a_baton_server_tells() -> None:
     pools = {"used_blocks": 3, "total_blocks": 100, "num_leased": 2, "num_in_flight": 1, "pinned_blocks": 9}
     pools |= {"num_running": 4, "num_waiting": 5, "num_reserved": 6}
-    found = read_stats(baton_stats("prefill", "push", pools=pools, engine_silent_s=1.5), now=7.0)
+    found = read_stats(baton_stats("prefill", pools=pools, engine_silent_s=1.5), now=7.0)
     assert found is not None
-    peer = PeerInfo(role=Role.PREFILL, transfer_mode=TransferMode.PUSH, engine_id="i1", host="127.0.0.1", port=5600)
+    peer = PeerInfo(role=Role.PREFILL, engine_id="i1", host="127.0.0.1", port=5600)
     facts = found.facts
     assert (facts.kind, facts.incarnation, facts.role) == (WorkerKind.BATON, "i1", Role.PREFILL)
-    assert (facts.transfer_mode, facts.peer, facts.models) == (TransferMode.PUSH, peer, ("m",))
+    assert (facts.transfer_modes, facts.peer, facts.models) == (frozenset(TransferMode), peer, ("m",))
     assert (facts.fingerprint, facts.block_tokens, facts.num_blocks) == ("f", 16, 100)
     assert (facts.max_num_seqs, facts.max_model_len) == (4, 512)
     assert found.gauges == WorkerGauges(
@@ -58,7 +58,7 @@ def test_an_older_server_that_tells_less() -> None:
     body = {"state": "ready", "served": {"model": "m", "block_tokens": 16}, "handoff": {"role": "decode"}}
     found = read_stats(body, now=0.0)
     assert found is not None and found.facts.models == ("m",) and found.facts.incarnation == ""
-    assert (found.facts.role, found.facts.transfer_mode, found.facts.num_blocks) == (Role.MIXED, None, 0)
+    assert (found.facts.role, found.facts.transfer_modes, found.facts.num_blocks) == (Role.MIXED, frozenset(), 0)
 
 
 @pytest.mark.parametrize("state", ["starting", "ready", "draining", "dead", "some new one"])
@@ -96,9 +96,11 @@ def test_a_server_of_others_is_what_its_spec_says() -> None:
         async with FakeWorker(answers) as worker:
             mixed = await look(worker)
             assert (mixed.facts.kind, mixed.facts.role, mixed.facts.models) == (WorkerKind.OPENAI, Role.MIXED, ("x",))
-            assert mixed.facts.transfer_mode is None
+            assert mixed.facts.transfer_modes == frozenset()
             prefill = await look(worker, role=Role.PREFILL)
-            assert (prefill.facts.role, prefill.facts.transfer_mode) == (Role.PREFILL, TransferMode.PULL)
+            assert (prefill.facts.role, prefill.facts.transfer_modes) == (Role.PREFILL, {TransferMode.PULL})
+            decode = await look(worker, role=Role.DECODE, transfer_mode=TransferMode.PUSH)
+            assert (decode.facts.role, decode.facts.transfer_modes) == (Role.DECODE, {TransferMode.PUSH})
             worker.answers["/stats"] = {"load": 1}  # something of its own
             assert (await look(worker)).facts.kind is WorkerKind.OPENAI
             worker.asked.clear()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from baton.router.config import Mode, RouterConfig
 from baton.router.worker import WorkerSpec
 from tests.cluster.serving import until
 from tests.router.routed import Routed, real_fleet, routed
@@ -47,9 +48,9 @@ class Fleet:
 def fleet(request: pytest.FixtureRequest, text_model: Path) -> Iterator[Fleet]:
     mode = request.param
     names = ("prefill", "decode", "decode")
-    with servers(*((text_model, role(name, mode, "--no-enable-prefix-caching")) for name in names)) as started:
+    with servers(*((text_model, role(name, "--no-enable-prefix-caching")) for name in names)) as started:
         specs = [WorkerSpec(url=server.url) for server in started]
-        with routed(real_fleet(specs)) as router:
+        with routed(real_fleet(specs), RouterConfig(port=0, mode=Mode(mode))) as router:
             yield Fleet(router, started[0], started[1:])
 
 

@@ -67,7 +67,7 @@ def test_engines_figures_and_links_are_shown_and_follow(chromium: Browser) -> No
             "Push, 45 msqueue 2.0 ms, prefill 30 ms, hand-over 8.0 ms, first decode step 5.0 ms"
         )
         assert re.search(r"First token at the client3[12] ms", chromium.text("#latency"))  # 32, in buckets of 4 %
-        assert chromium.text("#links td") == "10.0.0.1:8000 \u2192 10.0.0.3:8000"
+        assert chromium.text("#links td") == "10.0.0.1:8000 \u2192 10.0.0.3:8000, push"
         chromium.run("document.querySelector('.card').mark = document.querySelector('#requests tbody').mark = 1")
         down = worker(D1, Role.DECODE, WorkerState.DOWN, note="no answer for 2.4 s", breaker="open")
         giver = replace(WORKERS[0], handoff={"num_bytes": 5_000_000})

@@ -1,10 +1,11 @@
-"""Through the router, a pair of servers answers as one server does: whole and streamed, in push and in pull."""
+"""Through the router, 2P2D answer as one server does: whole and streamed, in push, in pull and in auto."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from baton.router.config import RouterConfig
+from baton.router.config import Mode, RouterConfig
 from baton.router.worker import WorkerSpec
 from tests.cluster.serving import until
 from tests.router.routed import Routed, real_fleet, routed
@@ -23,7 +24,9 @@ from tests.transfer.servers import CHAT, COMPLETIONS, EngineServer, role, server
 
 pytestmark = pytest.mark.torch
 
-MODES = ("push", "pull")
+MODES = ("push", "pull", "auto")
+SLOTS = 4
+DIRECTION = {"push": "push", "pull": "pull", "auto": "push"}  # with room everywhere
 PROMPT = "It was the best of times, it was the worst of times, it was the age of wisdom"
 MESSAGES = [{"role": "user", "content": "What was it the best of, and the worst of?"}]
 TEXT: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 12, "temperature": 1.0}
@@ -62,30 +65,30 @@ WHOLE_ONLY: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass
 class Fleet:
-    """A single server, and for each mode a router in front of a pair."""
+    """A single server, two of each role, and for each mode a router in front of those four."""
 
     single: EngineServer
+    prefill: list[EngineServer]
+    decode: list[EngineServer]
     routers: dict[str, Routed]
-    ends: dict[str, list[EngineServer]]
+
+    @property
+    def ends(self) -> list[EngineServer]:
+        return [*self.prefill, *self.decode]
 
 
 @pytest.fixture(scope="module")
 def fleet(text_model: Path) -> Iterator[Fleet]:
     """Prefix caches are off: usage has to be equal."""
-    plain = ("--no-enable-prefix-caching",)
-    roles = [role(name, mode, *plain) for mode in MODES for name in ("prefill", "decode")]
+    plain = ("--no-enable-prefix-caching", "--max-num-seqs", str(SLOTS))
+    roles = [role(name, *plain) for name in ("prefill", "prefill", "decode", "decode")]
     with (
         servers((text_model, plain), *((text_model, flags) for flags in roles)) as (single, *four),
         ExitStack() as stack,
     ):
-        ends = dict(zip(MODES, (four[:2], four[2:]), strict=True))
-        routers = {
-            mode: stack.enter_context(
-                routed(real_fleet([WorkerSpec(url=server.url) for server in ends[mode]]), RouterConfig(port=0))
-            )
-            for mode in MODES
-        }
-        yield Fleet(single, routers, ends)
+        make = real_fleet([WorkerSpec(url=server.url) for server in four])
+        routers = {mode: stack.enter_context(routed(make, RouterConfig(port=0, mode=Mode(mode)))) for mode in MODES}
+        yield Fleet(single, four[:2], four[2:], routers)
 
 
 @pytest.fixture(params=MODES)
@@ -98,7 +101,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 def router(fleet: Fleet, mode: str) -> Iterator[Routed]:
     """Nothing of a test may be left on either side."""
     yield fleet.routers[mode]
-    for server in fleet.ends[mode]:
+    for server in fleet.ends:
         server.idle()
 
 
@@ -172,7 +175,7 @@ def test_streams(single: EngineServer, router: Routed, mode: str, name: str) -> 
     assert ours.choices() == theirs.choices() and ours.usage == theirs.usage
     (attempt,) = router.last.attempts
     split = name not in ("one token", "two prompts")
-    assert (attempt.outcome, attempt.mode) == ("done", mode if split else "single")
+    assert (attempt.outcome, attempt.mode) == ("done", DIRECTION[mode] if split else "single")
     assert not split or router.last.num_new_tokens == 12 or theirs.usage["completion_tokens"] < 12 or "n" in body
 
 
@@ -242,21 +245,20 @@ def test_what_a_client_says_of_transfers_is_not_passed_on(router: Routed) -> Non
         assert "kv_transfer_params" not in answer.json()
 
 
-def test_a_client_that_leaves_in_decode(fleet: Fleet, router: Routed, mode: str) -> None:
+def test_a_client_that_leaves_in_decode(fleet: Fleet, router: Routed) -> None:
     """Both engines are free within two seconds."""
     asked = {**TEXT, "max_tokens": 170, "seed": 5, "ignore_eos": True, "stream": True}
     with router.http.stream("POST", COMPLETIONS, json=asked) as answer:
         pieces = answer.iter_raw()
         for _ in range(3):
             next(pieces)
-    for server in fleet.ends[mode]:
+    for server in fleet.ends:
         server.idle(2.0)
     assert router.last.status == 499 and router.last.num_new_tokens < 170
 
 
-def test_a_client_that_leaves_in_the_hand_over(fleet: Fleet, router: Routed, mode: str) -> None:
-    """The decode engine is stopped, so nobody comes for the prompt: the prefill engine need not wait for its lease."""
-    prefill, decode = fleet.ends[mode]
+def test_a_client_that_leaves_in_the_hand_over(fleet: Fleet, router: Routed) -> None:
+    """The decode engines are stopped, so nobody comes for the prompt: its prefill engine need not wait for a lease."""
 
     def prefilled() -> bool:
         live = list(router.journal.live.values())
@@ -270,13 +272,32 @@ def test_a_client_that_leaves_in_the_hand_over(fleet: Fleet, router: Routed, mod
             asking.cancel()
             await asyncio.wait({asking})
 
-    decode.signal(signal.SIGSTOP)
+    for server in fleet.decode:
+        server.signal(signal.SIGSTOP)
     try:
         asyncio.run(leave())
-        prefill.idle(2.0)
+        for server in fleet.prefill:
+            server.idle(2.0)
     finally:
-        decode.signal(signal.SIGCONT)
-    decode.idle(2.0)
+        for server in fleet.decode:
+            server.signal(signal.SIGCONT)
+    for server in fleet.decode:
+        server.idle(2.0)
+
+
+def test_a_crowd(fleet: Fleet, single: EngineServer, router: Routed, mode: str) -> None:
+    """More requests than the decode servers have room for: in auto the first are pushed, then some are pulled."""
+    asked = [{**TEXT, "seed": seed, "ignore_eos": True, "max_tokens": 60} for seed in range(6 * SLOTS)]
+    before = len(router.journal.ended)
+    with ThreadPoolExecutor(len(asked)) as threads:
+        ours = list(threads.map(lambda body: whole(router.http, COMPLETIONS, body), asked))
+    assert ours == [whole(single.http, COMPLETIONS, body) for body in asked]
+    until(lambda: not router.journal.live)
+    attempts = [attempt for record in list(router.journal.ended)[before:] for attempt in record.attempts]
+    assert {attempt.outcome for attempt in attempts} == {"done"}
+    assert {attempt.mode for attempt in attempts} == ({"push", "pull"} if mode == "auto" else {mode})
+    for ends, chosen in ((fleet.prefill, "prefill"), (fleet.decode, "decode")):
+        assert {getattr(attempt, chosen) for attempt in attempts} == {server.url for server in ends}
 
 
 def test_what_needs_any_worker(single: EngineServer, router: Routed) -> None:

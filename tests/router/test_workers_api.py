@@ -49,7 +49,7 @@ async def until(true: Callable[[], Awaitable[Any]]) -> Any:
 
 def test_the_life_of_a_worker() -> None:
     async def body() -> None:
-        async with FakeWorker({"/stats": baton_stats("decode", "push")}) as worker, api() as (client, _fleet):
+        async with FakeWorker({"/stats": baton_stats("decode")}) as worker, api() as (client, _fleet):
             added = await client.post("/workers", json={"url": worker.url + "/", "role": "decode"})
             assert added.status_code == 200 and added.json()["id"] == worker.url
             assert added.headers["x-request-id"]
@@ -76,7 +76,7 @@ def test_the_life_of_a_worker() -> None:
 
 def test_removal_drains_first_unless_it_is_now() -> None:
     async def body() -> None:
-        stats = baton_stats("prefill", "push", pools={"num_leased": 1})
+        stats = baton_stats("prefill", pools={"num_leased": 1})
         async with FakeWorker({"/stats": stats}) as worker, api() as (client, fleet):
             await client.post("/workers", json={"url": worker.url, "lease": True})
             await fleet.members.wait_seen(5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from baton.core.exchange import Command, Expect, Failed, FirstToken, Forgo, Landed, Reserve, Settled
-from baton.core.handoff import FailurePolicy, prompt_digest
+from baton.core.handoff import FailurePolicy, TransferMode, prompt_digest
 from baton.core.request import FinishReason, Request
 from baton.core.step import Step
 from baton.engine.stub_runner import StubRunner
@@ -77,7 +77,7 @@ def now(run: Taker) -> None:
 def test_a_request_expects_reserves_lands_and_decodes_without_prefill() -> None:
     run = driver()
     run.add(takes("r", 10, max_tokens=4))
-    assert run.told() == [Expect(transfer_id="t-r", source=SOURCE)]
+    assert run.told() == [Expect(transfer_id="t-r", source=SOURCE, mode=TransferMode.PUSH)]
     assert not run.schedule() and run.scheduler.stalled
     stats = run.scheduler.stats()
     assert (stats.num_reserved, stats.num_waiting, stats.num_running, stats.pinned_blocks) == (1, 0, 0, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from baton.core.handoff import Role, TransferMode
+from baton.core.handoff import Role
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.stats import EMPTY
 from baton.server.engine_client import EngineClient
@@ -17,8 +17,8 @@ Script = Callable[[Request], Iterable[FromEngine]]
 NOW = 1_700_000_000.0
 
 
-def peer_info(role: Role = Role.MIXED, mode: TransferMode = TransferMode.PUSH) -> PeerInfo:
-    return PeerInfo(role=role, transfer_mode=mode, engine_id=f"engine-{role.value}", host="10.0.0.7", port=5600)
+def peer_info(role: Role = Role.MIXED) -> PeerInfo:
+    return PeerInfo(role=role, engine_id=f"engine-{role.value}", host="10.0.0.7", port=5600)
 
 
 def engine_info(peer: PeerInfo | None, tokenizer: str = "") -> EngineInfo:
@@ -90,9 +90,6 @@ class ScriptedEngine:
             socket.wait(0.5)
             for message in socket.drain():
                 stopped = stopped or isinstance(message, Stop)
-                if isinstance(message, Submit):
-                    for said in self._script(message.request):
-                        socket.send(said)
                 with self.news:
                     if isinstance(message, Submit):
                         self.requests.append(message.request)
@@ -101,4 +98,7 @@ class ScriptedEngine:
                     elif isinstance(message, Withdraw):
                         self.given_up.append(message.transfer_id)
                     self.news.notify_all()
+                if isinstance(message, Submit):
+                    for said in self._script(message.request):
+                        socket.send(said)
         socket.close()

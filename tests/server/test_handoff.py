@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from baton.core.exchange import TransferRecord
-from baton.core.handoff import Handoff, PeerAddress, Role, Ticket
+from baton.core.handoff import Handoff, PeerAddress, Role, Ticket, TransferMode
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.stats import TransferStats
 from baton.obs.chrome_trace import merge
@@ -78,7 +78,6 @@ def ticket_of(transfer_id: str) -> dict[str, Any]:
         "tp_size": 1,
         "pp_size": 1,
         "remote_num_tokens": 40,
-        "transfer_mode": "push",
         "transfer_id": transfer_id,
     }
 
@@ -148,7 +147,7 @@ def test_a_takers_request_says_where_the_kv_is(taker: Any, path: str) -> None:
     assert "kv_transfer_params" not in answer and answer["usage"]["completion_tokens"] == 10
     request = engine.requests[-1]
     source = PeerAddress(host="10.0.0.7", port=5600, engine_id="engine-prefill")
-    assert request.handoff == Handoff(transfer_id="t-9", source=source)
+    assert request.handoff == Handoff(transfer_id="t-9", source=source, mode=TransferMode.PULL)
     assert (request.params.max_tokens, request.params.n) == (5, 2)
 
 
@@ -235,6 +234,7 @@ def give_with_moments(request: Request) -> Iterable[FromEngine]:
     )
     record = TransferRecord(
         transfer_id=name,
+        mode=TransferMode.PUSH,
         num_bytes=4000,
         num_descriptors=12,
         post_s=0.002,
@@ -304,13 +304,13 @@ def test_figures_of_a_giver() -> None:
         text = httpx.get(server.url + "/metrics").text
     wanted = {
         "role": "prefill",
-        "transfer_mode": "push",
         "engine_id": "engine-prefill",
         "host": "10.0.0.7",
         "port": 5600,
         "num_links": 1,
         "num_leased": 2,
         "num_transfers": 1,
+        "num_pushed": 1,
         "num_bytes": 4000,
         "early_share": 0.75,
         "failures": {"post": 1, "notice": 2},

@@ -21,6 +21,7 @@ from tests.server.scripted import peer_info
 GIVE = {"do_remote_decode": True}
 TAKE = {"do_remote_prefill": True, "remote_host": "p.example", "remote_port": 5600, "transfer_id": "t-1"}
 SOURCE = PeerAddress(host="p.example", port=5600)
+PULL = TransferMode.PULL
 TICKET = Ticket(transfer_id="t-1", num_tokens=40, block_ids=(7, 8, 3))
 
 
@@ -58,15 +59,17 @@ def test_a_giver_keeps_the_transfer_id_or_gets_a_fresh_one() -> None:
                 "pp_size": 1,
                 "dcp_size": 1,
                 "remote_num_tokens": 40,
-                "transfer_mode": "push",
+                "transfer_mode": "pull",
                 "remote_block_ids": [[1, 2], []],
                 "remote_blocks_expiry_time": 1.5,
                 "what": "ever",
                 "remote_registration_generation": 0,
             },
-            Handoff(transfer_id="t-1", source=SOURCE),
+            Handoff(transfer_id="t-1", source=SOURCE, mode=PULL),
         ),
-        ({**TAKE, "remote_block_ids": [3, 4]}, Handoff(transfer_id="t-1", source=SOURCE)),
+        ({**TAKE, "transfer_mode": "pull"}, Handoff(transfer_id="t-1", source=SOURCE, mode=PULL)),
+        ({**TAKE, "remote_block_ids": [3, 4]}, Handoff(transfer_id="t-1", source=SOURCE, mode=PULL)),
+        ({**TAKE, "remote_block_ids": [3], "transfer_mode": "push"}, Handoff(transfer_id="t-1", source=SOURCE)),
         ({**TAKE, "remote_block_ids": []}, Handoff(transfer_id="t-1", source=SOURCE)),
     ],
 )
@@ -76,7 +79,7 @@ def test_a_taker(params: dict[str, Any], wanted: Handoff) -> None:
 
 def test_a_ticket_is_what_a_taker_needs() -> None:
     """The answer's fields, as they are, are a valid request to the decode engine."""
-    peer = peer_info(Role.PREFILL, TransferMode.PULL)
+    peer = peer_info(Role.PREFILL)
     answer = msgspec.json.decode(msgspec.json.encode(ticket_params(TICKET, peer)))
     assert answer == {
         "do_remote_prefill": True,
@@ -89,12 +92,10 @@ def test_a_ticket_is_what_a_taker_needs() -> None:
         "tp_size": 1,
         "pp_size": 1,
         "remote_num_tokens": 40,
-        "transfer_mode": "pull",
         "transfer_id": "t-1",
     }
     source = PeerAddress(host="10.0.0.7", port=5600, engine_id="engine-prefill")
-    taker = peer_info(Role.DECODE, TransferMode.PULL)
-    assert parse_handoff(answer, taker) == Handoff(transfer_id="t-1", source=source)
+    assert parse_handoff(answer, peer_info(Role.DECODE)) == Handoff(transfer_id="t-1", source=source, mode=PULL)
 
 
 LONG = "x" * 257
@@ -145,7 +146,6 @@ def test_a_taker_needs(name: str) -> None:
         (GIVE, Role.DECODE, "do_remote_decode", "--role decode"),
         (TAKE, Role.PREFILL, "do_remote_prefill", "--role prefill"),
         ({**GIVE, **TAKE}, Role.MIXED, "do_remote_prefill", "exclude each other"),
-        ({**TAKE, "transfer_mode": "pull"}, Role.DECODE, "transfer_mode", "pull and this engine works by push"),
     ],
 )
 def test_roles(params: dict[str, Any], role: Role | None, param: str, says: str) -> None:
@@ -175,14 +175,20 @@ JSON = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3)),
     max_leaves=6,
 )
-NAMES = [*ticket_params(TICKET, peer_info()).__struct_fields__, "dcp_size", "remote_blocks_expiry_time", "other"]
+NAMES = [
+    *ticket_params(TICKET, peer_info()).__struct_fields__,
+    "transfer_mode",
+    "dcp_size",
+    "remote_blocks_expiry_time",
+    "other",
+]
 
 
 @settings(max_examples=500, deadline=None, database=None)
 @given(
     base=st.sampled_from([{}, GIVE, TAKE]),
     changes=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4),
-    peer=st.sampled_from([None, *(peer_info(role, mode) for role in Role for mode in TransferMode)]),
+    peer=st.sampled_from([None, *(peer_info(role) for role in Role)]),
 )
 def test_any_json_is_a_handoff_or_refused_by_name(base: dict[str, Any], changes: dict[str, Any], peer: Any) -> None:
     params = {**base, **changes}

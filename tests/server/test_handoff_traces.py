@@ -16,7 +16,7 @@ from baton.core.exchange import (
     TransferRecord,
     Withdraw,
 )
-from baton.core.handoff import Handoff, PeerAddress
+from baton.core.handoff import Handoff, PeerAddress, TransferMode
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.sampling import SamplingParams
 from baton.server.handoff_traces import HandoffTraces
@@ -56,6 +56,7 @@ def test_a_record_that_comes_after_the_answer_is_still_shown() -> None:
     traces.finish("a", NOW + 2.5)
     record = TransferRecord(
         transfer_id="t-a",
+        mode=TransferMode.PUSH,
         num_bytes=1,
         num_descriptors=1,
         post_s=0,
@@ -114,7 +115,7 @@ def test_which_words_are_moments() -> None:
         Progress(transfer_id="t", num_final_tokens=1),
         Prefilled(transfer_id="t", first_tokens=()),
         Withdraw(transfer_id="t", reason=""),
-        Expect(transfer_id="t", source=SOURCE),
+        Expect(transfer_id="t", source=SOURCE, mode=TransferMode.PUSH),
         Reserve(
             pin=1, transfer_id="t", source=SOURCE, block_ids=(), num_tokens=1, prompt_digest=b"", num_cached_tokens=0
         ),

@@ -13,7 +13,7 @@ from typing import Any
 from baton.cluster.launch import model_launch
 from baton.cluster.local import LocalEngine
 from baton.core.exchange import TransferRecord
-from baton.core.handoff import Handoff, PeerAddress
+from baton.core.handoff import Handoff, PeerAddress, TransferMode
 from baton.core.request import FinishReason, Request, SequenceDelta, TokenLogprobs
 from baton.engine.handoff_options import HandoffOptions
 from baton.engine.options import EngineOptions
@@ -99,7 +99,7 @@ async def running(model: Path, handoff: HandoffOptions | None = None, **options:
 
 @dataclass
 class Pair:
-    """A prefill and a decode engine; mode as on both. transfer_ids: by request id, of the requests that were run."""
+    """A prefill and a decode engine, and how prompts cross. transfer_ids: by request id, of requests that were run."""
 
     prefill: RunningEngine
     decode: RunningEngine
@@ -109,14 +109,15 @@ class Pair:
     async def run(self, request: Request) -> list[Answer]:
         """Prefill on one, decode on the other: both legs at once in push, one after the other in pull."""
         transfer_id = self.transfer_ids[request.request_id] = secrets.token_hex(16)
+        mode = TransferMode(self.mode)
         give = replace(
             request,
             request_id=f"{request.request_id}-give",
             params=replace(request.params, max_tokens=1, min_tokens=min(request.params.min_tokens, 1)),
             handoff=Handoff(transfer_id=transfer_id),
         )
-        take = replace(request, handoff=Handoff(transfer_id=transfer_id, source=self.prefill.address))
-        if self.mode == "push":
+        take = replace(request, handoff=Handoff(transfer_id=transfer_id, source=self.prefill.address, mode=mode))
+        if mode is TransferMode.PUSH:
             answers, _ = await asyncio.gather(self.decode.run(take), self.prefill.run(give))
             return answers
         await self.prefill.run(give)
@@ -140,7 +141,7 @@ async def pair(
     **options: Any,
 ) -> AsyncIterator[Pair]:
     """Two engine processes. handoff: options of both; prefill, decode: engine options of one of them."""
-    both = {"transfer": mode, **(handoff or {})}
+    both = handoff or {}
     roles = (("prefill", prefill or {}), ("decode", decode or {}))
     async with together(
         [running(model, HandoffOptions(**{"role": role, **both}), **{**options, **own}) for role, own in roles]

@@ -16,9 +16,9 @@ from baton.transfer.giver import GiveConnector, Giver, GiverConfig
 from baton.transfer.link import Control, Link
 from baton.transfer.memory_agent import MemoryAgent, MemoryNetwork
 from baton.transfer.pull import Offerer, Puller
-from baton.transfer.push import Pusher, PushTaker
+from baton.transfer.push import Pusher
 from baton.transfer.rank import GiverRank
-from baton.transfer.taker import TakeConnector, Taker, TakerConfig
+from baton.transfer.taker import Taker, TakerConfig
 from baton.wire.handoff import Card, Done, RankCard
 from tests.transfer.pools import Memory, Pool, memory
 
@@ -31,6 +31,7 @@ class Setup:
     """Sizes and bounds of a run.
 
     Attributes:
+        mode: of every transfer, or of every second one where they are `mixed`.
         giver_tokens, taker_tokens: of a block.
         num_tokens, num_cached: of each prompt; the latter are at the taker already.
         ranks: of the giver, one KV head each.
@@ -42,6 +43,7 @@ class Setup:
     """
 
     mode: TransferMode = TransferMode.PUSH
+    mixed: bool = False
     giver_tokens: int = 2
     taker_tokens: int = 2
     num_tokens: int = 3
@@ -54,6 +56,12 @@ class Setup:
     max_faults: int = 2
     lag: bool = False
     heals: bool = True
+
+    def mode_of(self, number: int) -> TransferMode:
+        """Of the transfer with this number, from 0."""
+        if not self.mixed or number % 2 == 0:
+            return self.mode
+        return TransferMode.PULL if self.mode is TransferMode.PUSH else TransferMode.PUSH
 
     @property
     def num_given(self) -> int:
@@ -103,10 +111,8 @@ def make_taker(
     num_blocks = max(1, setup.transfers * setup.num_taken)
     host = _host("taker", 0, network, num_blocks, setup.taker_tokens, [range(setup.ranks)])
     flights, geometries = Flights(host.agents[0], clock), [host.pool.ranks[0].geometry]
-    push = setup.mode is TransferMode.PUSH
-    connector: TakeConnector = PushTaker(0, geometries) if push else Puller(0, geometries, flights)
     config = TakerConfig(timeout_s=TIMEOUT_S, quarantine_s=QUARANTINE_S, dead_s=DEAD_S)
-    host.engines.append(taker_type(config, control, flights, connector, confirmed_s))
+    host.engines.append(taker_type(config, control, flights, Puller(0, geometries, flights), confirmed_s))
     return host
 
 
@@ -128,9 +134,11 @@ def make_giver(
         agent.connect(taker.link.card.ranks[0].agent)
         taker.agents[0].connect(host.link.card.ranks[rank].agent)
         flights, part = Flights(agent, clock), GiverRank(rank, geometries)
-        push = setup.mode is TransferMode.PUSH
-        connector: GiveConnector = pusher_type(part, agent, flights, _seal) if push else Offerer(part, control)
-        host.engines.append(giver_type(GiverConfig(rank=rank, lease_s=LEASE_S), control, flights, connector))
+        connectors: dict[TransferMode, GiveConnector] = {
+            TransferMode.PUSH: pusher_type(part, agent, flights, _seal),
+            TransferMode.PULL: Offerer(part, control),
+        }
+        host.engines.append(giver_type(GiverConfig(rank=rank, lease_s=LEASE_S), control, flights, connectors))
     return host
 
 

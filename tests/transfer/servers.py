@@ -183,15 +183,15 @@ def proxied(mode: str, prefill: EngineServer, *takers: EngineServer) -> Iterator
         pair._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def role(name: str, mode: str, *flags: str) -> tuple[str, ...]:
+def role(name: str, *flags: str) -> tuple[str, ...]:
     """Flags of a server with a role."""
-    return ("--role", name, "--transfer", mode, "--restart-engine", *flags)
+    return ("--role", name, "--restart-engine", *flags)
 
 
 @contextmanager
 def server_pair(model: Path, mode: str, *flags: str) -> Iterator[Pair]:
     """A prefill and a decode server with the same flags, the first with a control endpoint on a fixed port."""
     fixed = ("--side-channel-port", str(free_port()))
-    commands = ((model, role("prefill", mode, *fixed, *flags)), (model, role("decode", mode, *flags)))
+    commands = ((model, role("prefill", *fixed, *flags)), (model, role("decode", *flags)))
     with servers(*commands) as (prefill, decode), proxied(mode, prefill, decode) as pair:
         yield pair

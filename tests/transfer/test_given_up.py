@@ -59,7 +59,7 @@ class TestGiver:
 def pairs(text_model: Path) -> Iterator[dict[str, Pair]]:
     """A pair for each mode, with the lease of 30 s."""
     flags = ("--no-enable-prefix-caching", "--handoff-policy", "fail")
-    commands = [(text_model, role(name, mode, *flags)) for mode in ("push", "pull") for name in ("prefill", "decode")]
+    commands = [(text_model, role(name, *flags)) for _ in ("push", "pull") for name in ("prefill", "decode")]
     with servers(*commands) as four, ExitStack() as stack:
         ends = {"push": four[:2], "pull": four[2:]}
         yield {mode: stack.enter_context(proxied(mode, *both)) for mode, both in ends.items()}

@@ -27,7 +27,7 @@ class Side:
 
     def __init__(self, mode: TransferMode = TransferMode.PUSH) -> None:
         self.now, self.sent = 0.0, list[Any]()
-        self.network, setup = MemoryNetwork(), Setup(mode=mode)
+        self.network, setup, self.mode = MemoryNetwork(), Setup(mode=mode), mode
         taker = make_taker(Taker, setup, self.network, self.clock, self, lambda engine_id: 0.0)
         self.host = make_giver((Giver, Pusher), setup, self.network, self.clock, [self], 0, taker)
         self.giver: Giver = self.host.engines[0]
@@ -71,6 +71,7 @@ class Side:
     ) -> None:
         wanted = Reserving(
             transfer_id="t",
+            mode=self.mode,
             block_ids=() if num_cached == num_tokens else blocks,
             num_tokens=num_tokens,
             prompt_digest=prompt,

@@ -43,9 +43,9 @@ def trio(request: pytest.FixtureRequest, text_model: Path) -> Iterator[Pair]:
     mode = request.param
     fixed = ("--side-channel-port", str(free_port()))
     commands = (
-        (text_model, role("prefill", mode, *FLAGS, *fixed)),
-        (text_model, role("decode", mode, *FLAGS, "--handoff-policy", "recompute")),
-        (text_model, role("decode", mode, *FLAGS, "--handoff-policy", "fail")),
+        (text_model, role("prefill", *FLAGS, *fixed)),
+        (text_model, role("decode", *FLAGS, "--handoff-policy", "recompute")),
+        (text_model, role("decode", *FLAGS, "--handoff-policy", "fail")),
     )
     with servers(*commands) as (prefill, *takers), proxied(mode, prefill, *takers) as pair:
         yield pair

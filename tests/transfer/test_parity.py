@@ -137,7 +137,7 @@ def test_tokens_and_bytes(text_model: Path, single: LLM, mode: str) -> None:
     """Three prefill and three decode engines of different block sizes: each hands over to each."""
 
     def engine(role: str, size: int) -> Any:
-        handoff = HandoffOptions(role=role, transfer=mode, verify_handoff=True)
+        handoff = HandoffOptions(role=role, verify_handoff=True)
         options = {"debug_poison": True, "max_num_batched_tokens": CHUNK, "kv_cache_tokens": 4096}
         return running(text_model, handoff, block_size=size, **options)
 

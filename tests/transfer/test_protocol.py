@@ -39,6 +39,7 @@ CASES: dict[str, tuple[Setup, int, int, int]] = {
     "two ranks": (Setup(ranks=2, faults=(*SCHEDULERS, *LOSSES), max_faults=1), 2, 2000, 1500),
     "a block is cached": (Setup(taker_first=True, num_cached=2, faults=FAULTS, max_faults=1), 2, 1700, 1400),
     "all is cached": (Setup(num_cached=3, faults=FAULTS, max_faults=1), 2, 900, 850),
+    "one of each mode": (Setup(transfers=2, mixed=True, faults=FAULTS), 1, 190, 190),
     "two transfers, any fault": (Setup(transfers=2, faults=FAULTS), 1, 200, 190),
 }
 

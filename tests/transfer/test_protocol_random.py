@@ -18,6 +18,7 @@ CASES: dict[str, dict[str, Any]] = {
     "one": {},
     "one, late schedulers": {"lag": True},
     "two": {"transfers": 2},
+    "four, every second one in the other mode": {"transfers": 4, "mixed": True},
     "three, nothing heals": {"transfers": 3, "heals": False},
     "three attempts": {"transfers": 3, "attempts": True, "lag": True},
     "two ranks": {"ranks": 2},

@@ -60,7 +60,7 @@ def pair(
     config = ServerConfig(served_model_names=("MODEL",))
 
     def engine(role: Role, script: Any) -> Callable[[], ScriptedEngine]:
-        return lambda: ScriptedEngine(engine_info(peer_info(role, mode)), script)
+        return lambda: ScriptedEngine(engine_info(peer_info(role)), script)
 
     with serve(engine(Role.PREFILL, prefill), config) as giver, serve(engine(Role.DECODE, decode), config) as taker:
 

@@ -29,7 +29,7 @@ class Side:
     def __init__(self, mode: TransferMode = TransferMode.PUSH, ranks: int = 1) -> None:
         self.now, self.confirmed_s, self.dialled = 0.0, 0.0, 0
         self.sent, self.network = list[Any](), MemoryNetwork()
-        setup = Setup(mode=mode, ranks=ranks)
+        setup, self.mode = Setup(mode=mode, ranks=ranks), mode
         self.host = make_taker(Taker, setup, self.network, self.clock, self, lambda engine_id: self.confirmed_s)
         controls = [self] * ranks
         givers = [
@@ -50,7 +50,7 @@ class Side:
         self.dialled += 1
 
     def expect(self) -> None:
-        self.taker.command(Expect(transfer_id="t", source=self.source))
+        self.taker.command(Expect(transfer_id="t", source=self.source, mode=self.mode))
 
     def linked(self, incarnation: int = 0) -> None:
         self.taker.linked("giver", PORT, self.links[incarnation])
@@ -104,7 +104,14 @@ class Side:
         return [Settled(pin=event.pin) if isinstance(event, Settled) else event for event in events]
 
 
-RESERVING = Reserving(transfer_id="t", block_ids=(0, 1), num_tokens=3, prompt_digest=PROMPT, num_cached_tokens=0)
+RESERVING = Reserving(
+    transfer_id="t",
+    mode=TransferMode.PUSH,
+    block_ids=(0, 1),
+    num_tokens=3,
+    prompt_digest=PROMPT,
+    num_cached_tokens=0,
+)
 CANCEL = Cancel(transfer_id="t")
 NOT_NEEDED = NotNeeded(transfer_id="t")
 CANCELLED = Cancelled(transfer_id="t", rank=0)
@@ -244,12 +251,6 @@ class TestPush:
         side.hear(side.done(num_tokens=4))
         assert side.events() == [Failed, SETTLED]
 
-    def test_reserved_an_offer_fails(self) -> None:
-        side = Side()
-        side.reserved()
-        side.offer()
-        assert (side.events(), side.sent) == ([Failed], [CANCEL])
-
     def test_reserved_another_incarnation_is_not_heard(self) -> None:
         side = Side()
         side.reserved()
@@ -318,6 +319,22 @@ class TestLoss:
         side.forgo()
         side.linked()
         assert side.sent == [CANCEL, CANCEL]
+
+
+class TestOtherMode:
+    """An authentic giver that does what it was not asked to: nothing of it is used."""
+
+    def test_a_done_of_a_pull_is_late(self) -> None:
+        side = Side(PULL)
+        side.reserved()
+        side.hear(side.done())
+        assert (side.events(), side.sent, side.taker.num_late) == ([], [], 1)
+
+    def test_an_offer_of_a_push_is_late(self) -> None:
+        side = Side()
+        side.reserved()
+        side.offer()
+        assert (side.events(), side.sent, side.taker.num_late) == ([], [], 1)
 
 
 class TestPull:

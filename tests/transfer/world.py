@@ -526,7 +526,7 @@ class World:
         source = PeerAddress(host="giver", port=PORT, engine_id=self.giver.engine_id)
         if decode.stage == "new":
             decode.stage = "expected"
-            taker.command(Expect(transfer_id=transfer_id, source=source))
+            taker.command(Expect(transfer_id=transfer_id, source=source, mode=setup.mode_of(i)))
             return
         decode.stage, decode.blocks = "reserved", tuple(self.taker.pool.free[: setup.num_taken])
         pin = self._pin(self.taker, i, decode.blocks)

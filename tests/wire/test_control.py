@@ -171,10 +171,10 @@ def test_a_peer_that_does_not_read_fills_its_queue_and_no_more(sockets: Maker) -
     (arrival,) = arrivals(endpoint, 1)
     frame = bytes(65536)
     sent = sum(endpoint.send(arrival.route, frame) for _ in range(4000))
-    assert 1000 <= sent < 4000 and endpoint.num_dropped == 4000 - sent
+    assert 900 <= sent < 4000 and endpoint.num_dropped == 4000 - sent
     check_alive(endpoint, other)
     sent = sum(dialler.send(route, frame) for _ in range(4000))
-    assert 1000 <= sent < 4000 and dialler.num_dropped == 4000 - sent
+    assert 900 <= sent < 4000 and dialler.num_dropped == 4000 - sent
     assert len(endpoint.drain()) <= 256  # a flood leaves time for other things
 
 

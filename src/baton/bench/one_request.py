@@ -13,6 +13,7 @@ import msgspec
 
 from baton.bench.answer import Answer
 from baton.bench.client import Client, NoAnswerError
+from baton.core.handoff import TransferMode
 from baton.obs import chrome_trace
 
 _ENDS_S = 5.0
@@ -53,7 +54,7 @@ async def through_router(client: Client, body: Body) -> Profiled:
     return _profiled(await _complete((client,), transfer_id), transfer_id, answer, sent_s)
 
 
-async def through_pair(prefill: Client, decode: Client, body: Body) -> Profiled:
+async def through_pair(prefill: Client, decode: Client, body: Body, mode: TransferMode) -> Profiled:
     """A request over two engines, in the place of a router. The first piece is the decode engine's.
 
     Raises:
@@ -68,7 +69,7 @@ async def through_pair(prefill: Client, decode: Client, body: Body) -> Profiled:
     sizes = {name: peer[name] for name in _SIZES if name in peer}
     taking = {"do_remote_prefill": True, "transfer_id": transfer_id, **address, **sizes}
     take = {**body, "kv_transfer_params": taking}
-    if peer.get("transfer_mode") == "pull":
+    if mode is TransferMode.PULL:
         ticket = await prefill.ask("POST", _PATH, give)
         take["kv_transfer_params"] = {**ticket["kv_transfer_params"], "transfer_id": transfer_id}
         answer, sent_s = await _streamed(decode, take)

@@ -43,6 +43,7 @@ class Measured:
 def result_of(measured: Measured, slo_ms: Mapping[str, float], facts: Mapping[str, Any]) -> Result:
     """Figures, raw samples and circumstances in one value. facts: further entries; they win."""
     asking, engines = measured.asking, measured.after
+    handoff = handoff_figures(measured.before, engines)
     found = figures(measured.samples, measured.duration_s, slo_ms)
     return {
         "date": time.strftime("%Y%m%d-%H%M%S"),
@@ -56,13 +57,13 @@ def result_of(measured: Measured, slo_ms: Mapping[str, float], facts: Mapping[st
         **found,
         **_detailed(measured.samples),
         "rtfx": 0.0,
-        "mode": mode_of(engines),
+        "mode": mode_of(handoff),
         "topology": topology(engines),
         "num_devices": sum(engine.num_devices for engine in engines) or 1,
         "seed": measured.options.seed,
         "workload": dict(measured.workload),
         "slo_ms": dict(slo_ms),
-        "handoff": handoff_figures(measured.before, engines),
+        "handoff": handoff,
         "engines": [{"name": engine.name, "role": engine.role, **engine.facts} for engine in engines],
         "client": measured.client,
         "warnings": _warnings(measured),

@@ -20,7 +20,6 @@ class EngineView:
 
     Attributes:
         name: its id at the router, or the server's URL.
-        mode: of its transfers, "push" or "pull"; "" without a peer.
         num_devices: tensor times pipeline parallel size.
         handoff: `handoff` of its GET /stats; empty without a peer.
         facts: model, incarnation, lengths: whatever it tells of itself.
@@ -28,7 +27,6 @@ class EngineView:
 
     name: str
     role: str
-    mode: str
     num_devices: int
     handoff: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -63,10 +61,14 @@ def topology(engines: Sequence[EngineView]) -> str:
     return "".join(f"{counts[letter]}{letter}" for letter in _ORDER if counts[letter])
 
 
-def mode_of(engines: Sequence[EngineView]) -> str:
-    """ "push" or "pull" when all hand over in that way; "mixed" when they do not; "none" without hand-offs."""
-    modes = {engine.mode for engine in engines if engine.mode}
-    return "none" if not modes else modes.pop() if len(modes) == 1 else "mixed"
+def mode_of(handoff: Mapping[str, Any] | None) -> str:
+    """ "push" or "pull" when all transfers were such; "mixed" when they were not; "none" without any.
+
+    Args:
+        handoff: as `handoff_figures` gives them.
+    """
+    count, pushed = (handoff["transfers"], handoff["pushed"]) if handoff else (0, 0)
+    return "none" if not count else "push" if pushed == count else "mixed" if pushed else "pull"
 
 
 def handoff_figures(before: Sequence[EngineView], after: Sequence[EngineView]) -> dict[str, Any] | None:
@@ -83,6 +85,7 @@ def handoff_figures(before: Sequence[EngineView], after: Sequence[EngineView]) -
     early = sum(row["early_bytes"] for row in rows)
     return {
         "transfers": sum(row["transfers"] for row in rows),
+        "pushed": sum(row["pushed"] for row in rows),
         "bytes": num_bytes,
         "early_share": early / num_bytes if num_bytes else None,
         "fallbacks": sum(row["fallbacks"] for row in rows),
@@ -101,6 +104,7 @@ def _delta(old: EngineView | None, new: EngineView) -> dict[str, Any]:
         "engine": new.name,
         "role": new.role,
         "transfers": _number(new.handoff, "num_transfers") - _number(was, "num_transfers"),
+        "pushed": _number(new.handoff, "num_pushed") - _number(was, "num_pushed"),
         "bytes": _number(new.handoff, "num_bytes") - _number(was, "num_bytes"),
         "early_bytes": _early_bytes(new.handoff) - _early_bytes(was),
         "fallbacks": _number(new.handoff, "num_fallbacks") - _number(was, "num_fallbacks"),
@@ -130,7 +134,6 @@ def _view(name: str, role: Any, handoff: Any, facts: Any) -> EngineView:
     return EngineView(
         name=name,
         role=str(role or "mixed"),
-        mode=str(handoff.get("transfer_mode") or facts.get("transfer_mode") or ""),
         num_devices=int(handoff.get("tp_size") or 1) * int(handoff.get("pp_size") or 1),
         handoff=handoff,
         facts=facts,

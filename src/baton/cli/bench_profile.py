@@ -10,6 +10,7 @@ import typer
 
 from baton.cli.bench_run import ApiKey, Model, TokenIds
 from baton.core.errors import ConfigError
+from baton.core.handoff import TransferMode
 
 if TYPE_CHECKING:
     from baton.bench.one_request import Profiled
@@ -23,6 +24,7 @@ def profile(
     ] = None,
     prefill: Annotated[str | None, typer.Option(help="URL of an engine that prefills.", show_default=False)] = None,
     decode: Annotated[str | None, typer.Option(help="URL of an engine that decodes.", show_default=False)] = None,
+    pull: Annotated[bool, typer.Option("--pull", help="With --prefill and --decode: pull, instead of push.")] = False,
     prompt: Annotated[str | None, typer.Option(help="Instead of random token ids.")] = None,
     input_tokens: Annotated[int, typer.Option(help="Length of the random prompt.")] = 512,
     output_tokens: Annotated[int, typer.Option(help="Tokens to generate.")] = 16,
@@ -43,6 +45,8 @@ def profile(
 
     if (url is None) == (prefill is None or decode is None):
         raise ConfigError("give the URL of a router, or both --prefill and --decode")
+    if url is not None and pull:
+        raise ConfigError("--pull is for --prefill and --decode; a router has its own --mode")
     rng = np.random.default_rng(seed)
     bodies = [
         {
@@ -54,7 +58,8 @@ def profile(
         for _ in range(warm_up + 1)
     ]
     urls = (url,) if url is not None else (str(prefill), str(decode))
-    profiled = uvloop.run(_profile(urls, bodies, model, api_key))
+    mode = TransferMode.PULL if pull else TransferMode.PUSH
+    profiled = uvloop.run(_profile(urls, bodies, mode, model, api_key))
     _show(profiled)
     if output is not None:
         output.write_text(json.dumps(profiled.trace))
@@ -62,7 +67,7 @@ def profile(
 
 
 async def _profile(
-    urls: tuple[str, ...], bodies: list[dict[str, Any]], model: str | None, api_key: str | None
+    urls: tuple[str, ...], bodies: list[dict[str, Any]], mode: TransferMode, model: str | None, api_key: str | None
 ) -> Profiled:
     from contextlib import AsyncExitStack
 
@@ -79,7 +84,7 @@ async def _profile(
                 if len(clients) == 1:
                     profiled = await through_router(clients[0], asked)
                 else:
-                    profiled = await through_pair(clients[0], clients[1], asked)
+                    profiled = await through_pair(clients[0], clients[1], asked, mode)
         except NoAnswerError as error:
             raise ConfigError(str(error)) from error
     return profiled

@@ -22,8 +22,7 @@ def check_fleet(facts: FleetFacts) -> list[Finding]:
         findings += _server(server)
     answering = [server for server in facts.servers if not server.error]
     if facts.router is not None:
-        for check in (_roles, _router_modes):
-            findings += check(facts, answering)
+        findings += _roles(answering)
     for compare in _COMPARISONS:
         findings += compare(answering)
     return findings
@@ -121,7 +120,7 @@ def _clock(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
-def _roles(facts: FleetFacts, servers: list[ServerFacts]) -> Iterator[Finding]:
+def _roles(servers: list[ServerFacts]) -> Iterator[Finding]:
     roles = {server.role or server.told_role for server in servers}
     if not roles & {Role.PREFILL, Role.DECODE}:
         return  # a fleet of whole engines
@@ -133,29 +132,6 @@ def _roles(facts: FleetFacts, servers: list[ServerFacts]) -> Iterator[Finding]:
     for server in servers:
         if server.is_baton and server.role is None:
             yield error(server.url, "It has no role and cannot hand over; start it with --role prefill or decode.")
-
-
-def _router_modes(facts: FleetFacts, servers: list[ServerFacts]) -> Iterator[Finding]:
-    mode = "" if facts.router is None else facts.router.mode
-    if mode not in ("push", "pull"):
-        return
-    for server in servers:
-        if server.transfer_mode is not None and server.transfer_mode.value != mode:
-            yield error(
-                server.url,
-                f"It runs with --transfer {server.transfer_mode.value} and the router with --mode {mode}; "
-                f"start it with --transfer {mode}, or the router with --mode auto.",
-            )
-
-
-def _transfer_modes(servers: list[ServerFacts]) -> Iterator[Finding]:
-    for giver, taker in _pairs(servers):
-        if giver.transfer_mode and taker.transfer_mode and giver.transfer_mode is not taker.transfer_mode:
-            yield error(
-                f"{giver.url} -> {taker.url}",
-                f"One runs with --transfer {giver.transfer_mode.value}, the other with "
-                f"{taker.transfer_mode.value}: they cannot hand over; start both with the same.",
-            )
 
 
 def _fingerprints(servers: list[ServerFacts]) -> Iterator[Finding]:
@@ -210,4 +186,4 @@ def _pairs(servers: Iterable[ServerFacts]) -> Iterator[tuple[ServerFacts, Server
     return ((giver, taker) for giver, taker in product(givers, takers) if giver is not taker)
 
 
-_COMPARISONS = (_transfer_modes, _fingerprints, _models, _ranks)
+_COMPARISONS = (_fingerprints, _models, _ranks)

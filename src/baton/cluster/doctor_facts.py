@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from baton.core.handoff import Role, TransferMode
+from baton.core.handoff import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,6 @@ class ServerFacts:
     role: Role | None = None
     told_role: Role | None = None
     note: str = ""
-    transfer_mode: TransferMode | None = None
     side_channel: Endpoint | None = None
     side_channel_error: str = ""
     tp_size: int = 1

@@ -10,7 +10,6 @@ from enum import Enum
 from pathlib import Path
 
 from baton.core.errors import ConfigError
-from baton.core.handoff import TransferMode
 from baton.router.config import Mode
 
 BATON = (sys.executable, "-m", "baton")
@@ -49,7 +48,7 @@ class FleetConfig:
 
     Attributes:
         num_prefill, num_decode: engines of each role.
-        mode: of the router. An engine's transfer mode is fixed at its start; with AUTO all push.
+        mode: of the router.
         port: of the router; 0 takes a free one.
         device: as in EngineOptions; engines on CUDA devices get one each, round robin.
         serve_flags, route_flags: what each engine, and the router, is told beside roles and addresses.
@@ -78,11 +77,6 @@ class FleetConfig:
                 raise ConfigError(f"{flag} must be at least 1; for one engine without hand-offs use `baton serve`")
         if self.max_restarts < 0:
             raise ConfigError(f"max_restarts must not be negative, got {self.max_restarts}")
-
-    @property
-    def transfer(self) -> TransferMode:
-        """Of every engine."""
-        return TransferMode.PULL if self.mode is Mode.PULL else TransferMode.PUSH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +122,7 @@ def engine_plans(config: FleetConfig, machine: Machine, environment: Mapping[str
 
 
 def _serve_command(config: FleetConfig, kind: MemberKind) -> tuple[str, ...]:
-    roles = ("--role", kind.value, "--transfer", config.transfer.value, "--side-channel-port", "0")
+    roles = ("--role", kind.value, "--side-channel-port", "0")
     place = ("--host", _LOOPBACK, "--side-channel-host", _LOOPBACK, "--drain-timeout-s", str(config.drain_timeout_s))
     # The server in front outlives its engine, which is back sooner that way than as a new pair of processes.
     return (*BATON, "serve", config.model, *roles, *place, "--restart-engine", *config.serve_flags)

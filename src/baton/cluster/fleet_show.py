@@ -27,7 +27,6 @@ class Row:
     name: str
     url: str
     side_channel: str = _UNKNOWN
-    transfer: str = _UNKNOWN
     blocks: str = _UNKNOWN
     fingerprint: str = _UNKNOWN
     pid: str
@@ -43,7 +42,6 @@ def row(member: Member, stats: Any) -> Row:
         name=name,
         url=url,
         side_channel=f"{peer['host']}:{peer['port']}" if peer else _UNKNOWN,
-        transfer=peer.get("transfer_mode", _UNKNOWN),
         blocks=f"{served.get('num_blocks', _UNKNOWN)} x {served.get('block_tokens', _UNKNOWN)} tokens",
         fingerprint=str(served.get("fingerprint", _UNKNOWN))[:16],
         pid=pid,
@@ -96,9 +94,9 @@ class FleetDisplay:
 def table(rows: Iterable[Row]) -> Table:
     """Of the fleet."""
     shown = Table(box=SIMPLE_HEAD)
-    for heading in ("process", "URL", "side channel", "transfer", "KV blocks", "fingerprint", "pid"):
+    for heading in ("process", "URL", "side channel", "KV blocks", "fingerprint", "pid"):
         shown.add_column(heading, no_wrap=True)
     for each in rows:
-        cells = (each.name, each.url, each.side_channel, each.transfer, each.blocks, each.fingerprint, each.pid)
+        cells = (each.name, each.url, each.side_channel, each.blocks, each.fingerprint, each.pid)
         shown.add_row(*cells)
     return shown

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from baton.core.handoff import PeerAddress
+from baton.core.handoff import PeerAddress, TransferMode
 from baton.core.request import TokenLogprobs
 
 
@@ -28,7 +28,8 @@ class TransferRecord:
     """What one hand-off cost the side that posted it (the giver in push, the taker in pull).
 
     Attributes:
-        num_bytes: bytes that crossed.
+        mode: how the bytes crossed.
+        num_bytes: of those.
         num_descriptors: descriptors posted, after merging.
         post_s: time spent posting.
         wire_s: sum over posts from posting to completion.
@@ -38,6 +39,7 @@ class TransferRecord:
     """
 
     transfer_id: str
+    mode: TransferMode
     num_bytes: int
     num_descriptors: int
     post_s: float
@@ -117,6 +119,7 @@ class Expect:
 
     transfer_id: str
     source: PeerAddress
+    mode: TransferMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

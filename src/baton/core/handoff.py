@@ -21,7 +21,7 @@ class Role(Enum):
 
 
 class TransferMode(Enum):
-    """Who moves the bytes: the giver WRITEs (push), or the taker READs (pull)."""
+    """Who moves the bytes: the giver WRITEs (push), or the taker READs (pull). The taker decides, for each transfer."""
 
     PUSH = "push"
     PULL = "pull"
@@ -54,10 +54,12 @@ class Handoff:
     Attributes:
         transfer_id: made fresh for every attempt; opaque.
         source: the engine to take the prompt's KV from; None: this engine gives it.
+        mode: how it is taken; a giver learns it from the taker.
     """
 
     transfer_id: str
     source: PeerAddress | None = None
+    mode: TransferMode = TransferMode.PUSH
 
     @property
     def gives(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from baton.core.errors import ConfigError
-from baton.core.handoff import FailurePolicy, Role, TransferMode
+from baton.core.handoff import FailurePolicy, Role
 
 PEER_SECRET = "BATON_PEER_SECRET"
 """Environment variable of the secret that engines of one fleet share; never in options, which others can read."""
@@ -17,7 +17,6 @@ class HandoffOptions:
 
     Attributes:
         role: "prefill", "decode" or "mixed" (both); None: the engine has no peers.
-        transfer: "push" (the prefill engine writes) or "pull" (the decode engine reads); the same on both sides.
         side_channel_host, side_channel_port: where the control endpoint listens; port 0 takes a free one.
         advertise_host: how other engines reach it; by default side_channel_host.
         handoff_policy: when a hand-off fails: "recompute" here, or "fail" with a retryable error.
@@ -28,7 +27,6 @@ class HandoffOptions:
     """
 
     role: str | None = None
-    transfer: str = TransferMode.PUSH.value
     side_channel_host: str = "127.0.0.1"
     side_channel_port: int = 0
     advertise_host: str | None = None
@@ -39,7 +37,7 @@ class HandoffOptions:
     nixl_backends: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, kind in (("role", Role), ("transfer", TransferMode), ("handoff_policy", FailurePolicy)):
+        for name, kind in (("role", Role), ("handoff_policy", FailurePolicy)):
             value, known = getattr(self, name), [item.value for item in kind]
             if value not in known and not (name == "role" and value is None):
                 raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")

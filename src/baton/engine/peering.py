@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from baton.core.errors import ConfigError
-from baton.core.handoff import Role, TransferMode
+from baton.core.handoff import Role
 from baton.engine.handoff_options import PEER_SECRET, HandoffOptions
 from baton.engine.load import LoadedRunner
 from baton.engine.storage import kv_geometry, kv_reader
@@ -73,13 +73,12 @@ def open_peering(
         ConfigError: the endpoint's address cannot be had, NIXL is missing, or memory cannot be registered.
     """
     assert options.role is not None
-    role, mode = Role(options.role), TransferMode(options.transfer)
+    role = Role(options.role)
     secret = os.environ.get(PEER_SECRET)
     kv, layout = loaded.kv, loaded.layout
     station = Station(
         engine_id=engine_id,
         role=role,
-        mode=mode,
         facts=facts,
         bind_host=options.side_channel_host,
         bind_port=options.side_channel_port,
@@ -97,7 +96,7 @@ def open_peering(
         parts, card = assemble(station, NixlAgent(engine_id, options.nixl_backends or ("UCX",), gpu=kv.is_cuda))
     except AgentError as error:
         raise ConfigError(f"the KV cache cannot be opened to other engines: {error}") from error
-    info = PeerInfo(role=role, transfer_mode=mode, engine_id=engine_id, host=card.host, port=card.port)
+    info = PeerInfo(role=role, engine_id=engine_id, host=card.host, port=card.port)
     return StartTransfer(parts, kv.device), info
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from baton.core.exchange import TransferRecord
+from baton.core.handoff import TransferMode
 from baton.core.stats import TransferStats
 from baton.obs import buckets
 from baton.obs.histogram import Histogram
@@ -17,6 +18,7 @@ class HandoffFigures:
     Attributes:
         stats: the transfer thread's latest figures.
         wire, post, exposed: seconds, as in TransferRecord.
+        num_pushed: of the transfers; the others were pulled.
         early: share of bytes that left before prefill ended; only of transfers that moved any.
     """
 
@@ -29,6 +31,7 @@ class HandoffFigures:
         self.exposed = Histogram(buckets.POST_SECONDS)
         self.early = Histogram(buckets.SHARES)
         self.early_bytes = 0
+        self.num_pushed = 0
 
     def observe(self, record: TransferRecord) -> None:
         """Count a transfer that ended."""
@@ -38,6 +41,7 @@ class HandoffFigures:
         self.num_descriptors.observe(record.num_descriptors)
         self.exposed.observe(record.exposed_s)
         self.early_bytes += record.early_bytes
+        self.num_pushed += record.mode is TransferMode.PUSH
         if record.num_bytes:
             self.early.observe(record.early_bytes / record.num_bytes)
 

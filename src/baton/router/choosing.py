@@ -58,7 +58,7 @@ def choose(
     Args:
         workers: those that have answered once, however they are now.
         avoid: ids that are taken only when there is no other.
-        num_late: prompts that are being prefilled, or are, and have no decode worker yet.
+        num_late: prompts that are being prefilled, and those that are and have no decode worker yet.
         all_known: there is no other worker.
 
     Raises:
@@ -96,7 +96,7 @@ def choose_decode(
         ApiError: 503, none that can pair with it is well.
     """
     round_ = _Round(_serving(workers, demand, all_known=False), demand, rules, avoid, turn)
-    fitting = [worker for worker in round_.decodes if not why_not_paired(prefill.facts, worker.facts)]
+    fitting = [worker for worker in round_.decodes if _fits(prefill, worker, TransferMode.PULL)]
     if not fitting:
         raise _unavailable(workers, "decode")
     return round_.pick(fitting, rules.decode)
@@ -136,47 +136,51 @@ class _Round:
         return None if chosen is None else Choice(prefill=chosen, reason="one token")
 
     def split(self, num_late: int) -> Choice | None:
-        """A pair, unless the prompt is too short for it or no pair can work; a mixed worker when all pairs are full."""
+        """A pair, unless the prompt is too short for it or no pair can work.
+
+        With all decode workers full: a mixed worker, or a prefill that goes ahead, for whoever has room first to pull.
+        """
         least = self._rules.min_prefill_tokens
         if least > 0:
             short = [each for each in self.decodes if self._demand.num_prompt_tokens - each.num_matched_tokens < least]
             if choice := self.alone(short, "little to prefill"):
                 return choice
-        pairs_exist = False
-        for mode in _MODES[self._rules.mode]:
-            prefills = [worker for worker in self.prefills if worker.facts.transfer_mode is mode]
-            decodes = [each for each in self.decodes if any(not why_not_paired(p.facts, each.facts) for p in prefills)]
-            pairs_exist |= bool(decodes)
-            late_allowed = num_late < _LATE_PER_DECODE * len(decodes)
-            if mode is TransferMode.PUSH:
-                choice = self._push(prefills, decodes)
-            else:
-                choice = self._pull(prefills, decodes, late_allowed=late_allowed)
+        decodes = {
+            mode: [each for each in self.decodes if any(_fits(p, each, mode) for p in self.prefills)]
+            for mode in _MODES[self._rules.mode]
+        }
+        if not any(decodes.values()):
+            return self.alone(self.mixed, "no pair fits") or self.alone(self.decodes, "no pair fits")
+        for mode, fitting in decodes.items():
+            with_room = [each for each in fitting if has_room(each, self._demand)]
+            choice = self._push(with_room) if mode is TransferMode.PUSH else self._pull(with_room)
             if choice is not None:
                 return choice
-        if pairs_exist:
-            return self.alone(self.mixed, "all pairs are full")
-        return self.alone(self.mixed, "no pair fits") or self.alone(self.decodes, "no pair fits")
+        if choice := self.alone(self.mixed, "all pairs are full"):
+            return choice
+        late = decodes.get(TransferMode.PULL, [])
+        return self._pull(late) if num_late < _LATE_PER_DECODE * len(late) else None
 
-    def _push(self, prefills: Sequence[WorkerView], decodes: Sequence[WorkerView]) -> Choice | None:
+    def _push(self, decodes: Sequence[WorkerView]) -> Choice | None:
         """The decode worker first: its choice is for the whole answer. Its partner is any that fits it."""
         left = list(decodes)
         while (decode := self.pick(left, self._rules.decode)) is not None:
-            prefill = self.pick([p for p in prefills if not why_not_paired(p.facts, decode.facts)], self._rules.prefill)
+            fitting = [each for each in self.prefills if _fits(each, decode, TransferMode.PUSH)]
+            prefill = self.pick(fitting, self._rules.prefill)
             if prefill is not None:
                 return Choice(prefill=prefill, decode=decode, mode=TransferMode.PUSH)
             left.remove(decode)
         return None
 
-    def _pull(
-        self, prefills: Sequence[WorkerView], decodes: Sequence[WorkerView], *, late_allowed: bool
-    ) -> Choice | None:
-        """The prefill worker; its partner is chosen when it has ended."""
-        if not late_allowed and not any(has_room(worker, self._demand) for worker in decodes):
-            return None
-        fitting = [p for p in prefills if any(not why_not_paired(p.facts, d.facts) for d in decodes)]
+    def _pull(self, decodes: Sequence[WorkerView]) -> Choice | None:
+        """The prefill worker; its partner, one of these or another, is chosen when it has ended."""
+        fitting = [each for each in self.prefills if any(_fits(each, d, TransferMode.PULL) for d in decodes)]
         prefill = self.pick(fitting, self._rules.prefill)
         return None if prefill is None else Choice(prefill=prefill, mode=TransferMode.PULL)
+
+
+def _fits(prefill: WorkerView, decode: WorkerView, mode: TransferMode) -> bool:
+    return not why_not_paired(prefill.facts, decode.facts, frozenset((mode,)))
 
 
 def _serving(workers: Sequence[WorkerView], demand: Demand, *, all_known: bool) -> Sequence[WorkerView]:

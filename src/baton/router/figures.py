@@ -18,7 +18,7 @@ from baton.router.failures import attempt_failure, request_failure
 from baton.router.record import RequestRecord
 from baton.router.sliding import SlidingCounts
 from baton.router.timeline import DONE, PARTS, FirstTokens, first_tokens
-from baton.router.window import MODES, last_mode, link_counts, tallies, tries, window_json
+from baton.router.window import MODES, Link, last_mode, link_counts, tallies, tries, window_json
 
 WINDOWS_S = (60, 300)
 _MAX_CAUSES = 32
@@ -70,7 +70,7 @@ class RouterFigures:
         since_s = now if self._first_s is None else self._first_s
         return window_json(self._recent.totals(window_s, now), min(float(window_s), max(1.0, now - since_s)))
 
-    def links(self, window_s: int, now: float) -> dict[tuple[str, str], dict[str, int]]:
+    def links(self, window_s: int, now: float) -> dict[Link, dict[str, int]]:
         """Traffic of each link in the last seconds, see `window.link_counts`."""
         return link_counts(self._recent.totals(window_s, now))
 

@@ -35,7 +35,7 @@ def worker_row(worker: WorkerPanel, bytes_per_s: float | None) -> dict[str, Any]
         and {
             "kind": facts.kind.value,
             "incarnation": facts.incarnation,
-            "transfer_mode": facts.transfer_mode and facts.transfer_mode.value,
+            "transfer_modes": sorted(mode.value for mode in facts.transfer_modes),
             "models": [_cut(name) for name in facts.models],
             "fingerprint": facts.fingerprint,
             "block_tokens": facts.block_tokens,

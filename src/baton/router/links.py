@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from baton.core.handoff import TransferMode
-from baton.router.panel import FleetPanel, WorkerPanel
+from baton.router.panel import FleetPanel
+from baton.router.window import Link
 
 _WINDOW_S = 10.0
 _MOST = 64
-Link = tuple[str, str]
 
 
 class ByteRates:
@@ -45,7 +45,7 @@ def moved_bytes(panel: FleetPanel) -> dict[str, int]:
 
 
 def link_rows(
-    panel: FleetPanel, counts: Mapping[Link, Mapping[str, int]], rates: Mapping[str, float], window_s: int
+    counts: Mapping[Link, Mapping[str, int]], rates: Mapping[str, float], window_s: int
 ) -> list[dict[str, Any]]:
     """As JSON, the busiest first, at most 64.
 
@@ -54,21 +54,21 @@ def link_rows(
         rates: bytes a second of each worker that posts. Those of a worker with several links are shared out by the
             prompt tokens that went over each, and marked as an estimate.
     """
-    workers = {each.worker_id: each for each in panel.workers}
-    posters = {link: _poster(link, workers) for link in counts}
+    posters = {link: _poster(link) for link in counts}
     tokens: defaultdict[str, int] = defaultdict(int)
     shares: defaultdict[str, int] = defaultdict(int)
     for link, poster in posters.items():
         tokens[poster] += counts[link].get("link_tokens", 0)
         shares[poster] += 1
     rows: list[dict[str, Any]] = []
-    for (prefill, decode), count in counts.items():
-        poster = posters[prefill, decode]
+    for (prefill, decode, mode), count in counts.items():
+        poster = posters[prefill, decode, mode]
         share = count.get("link_tokens", 0) / (tokens[poster] or 1)
         rows.append(
             {
                 "prefill": prefill,
                 "decode": decode,
+                "mode": mode,
                 "window_s": window_s,
                 "transfers": count.get("transfers", 0),
                 "failures": count.get("link_failures", 0),
@@ -77,14 +77,10 @@ def link_rows(
                 "estimate": shares[poster] > 1,
             }
         )
-    return sorted(rows, key=lambda row: (-row["prompt_tokens"], row["prefill"], row["decode"]))[:_MOST]
+    return sorted(rows, key=lambda row: (-row["prompt_tokens"], row["prefill"], row["decode"], row["mode"]))[:_MOST]
 
 
-def _poster(link: Link, workers: Mapping[str, WorkerPanel]) -> str:
-    """The worker that moves the bytes of a link; "" when neither is there any more."""
-    prefill, decode = link
-    for name, mode in ((prefill, TransferMode.PUSH), (decode, TransferMode.PULL)):
-        worker = workers.get(name)
-        if worker is not None and worker.facts is not None and worker.facts.transfer_mode is mode:
-            return name
-    return ""
+def _poster(link: Link) -> str:
+    """The worker that moves the bytes of a link."""
+    prefill, decode, mode = link
+    return prefill if mode == TransferMode.PUSH.value else decode

@@ -42,7 +42,7 @@ def read_stats(body: Any, now: float) -> Look | None:
         kind=WorkerKind.BATON,
         incarnation=_text(served, "incarnation") or (peer.engine_id if peer else ""),
         role=peer.role if peer else _role(served),
-        transfer_mode=peer.transfer_mode if peer else None,
+        transfer_modes=frozenset(TransferMode) if peer else frozenset(),
         peer=peer,
         models=_names(served),
         fingerprint=_text(served, "fingerprint"),
@@ -64,9 +64,14 @@ def read_stats(body: Any, now: float) -> Look | None:
 def other_server(spec: WorkerSpec, models: tuple[str, ...]) -> Look:
     """A server of others that is well: its facts are what its spec says, and the names it serves."""
     role = spec.role or Role.MIXED
-    mode = None if role is Role.MIXED else spec.transfer_mode or TransferMode.PULL
+    modes = () if role is Role.MIXED else (spec.transfer_mode or TransferMode.PULL,)
     facts = WorkerFacts(
-        kind=WorkerKind.OPENAI, incarnation="", role=role, transfer_mode=mode, peer=spec.peer, models=models
+        kind=WorkerKind.OPENAI,
+        incarnation="",
+        role=role,
+        transfer_modes=frozenset(modes),
+        peer=spec.peer,
+        models=models,
     )
     return Look(facts=facts)
 

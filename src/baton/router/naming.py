@@ -46,8 +46,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """
         peer = None
         if self.peer is not None:
-            role, mode = self.role or Role.PREFILL, self.transfer_mode or TransferMode.PULL
-            peer = PeerInfo(role=role, transfer_mode=mode, **msgspec.structs.asdict(self.peer))
+            peer = PeerInfo(role=self.role or Role.PREFILL, **msgspec.structs.asdict(self.peer))
         return WorkerSpec(
             url=clean_url(self.url),
             role=self.role,

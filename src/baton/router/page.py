@@ -98,7 +98,7 @@ class FleetPage:
                 "queued": panel.num_queued,
             },
             "workers": [worker_row(worker, rates.get(worker.worker_id)) for worker in panel.workers],
-            "links": link_rows(panel, self.figures.links(_LINKS_S, now), rates, _LINKS_S),
+            "links": link_rows(self.figures.links(_LINKS_S, now), rates, _LINKS_S),
             "figures": {str(window_s): self.figures.window(window_s, now) for window_s in WINDOWS_S},
             "requests": request_rows(latest(self._journal, num_requests), now),
             "troubled": request_rows(islice(filter(troubled, self._journal.recent()), _TROUBLED), now),

@@ -13,6 +13,9 @@ from baton.router.record import RequestRecord
 from baton.router.sliding import bucket, percentiles
 from baton.router.timeline import PARTS, FirstTokens
 
+Link = tuple[str, str, str]
+"""Prefill worker, decode worker, mode."""
+
 MODES = ("push", "pull", "single")
 RANKS = (50, 90, 99)
 LATENCIES = (*PARTS, "ttft", "whole", "tpot")
@@ -45,7 +48,7 @@ def tallies(
         yield ("failure", *failure), 1
     for attempt in record.attempts:
         if attempt.prefill and attempt.decode:
-            link = (attempt.prefill, attempt.decode)
+            link = (attempt.prefill, attempt.decode, attempt.mode)
             yield ("transfers", link), int(attempt.landed_s is not None or attempt.outcome == "done")
             yield ("link_tokens", link), max(1, record.num_prompt_tokens)
             yield ("link_failures", link), int(attempt.outcome not in ("", "done"))
@@ -90,8 +93,8 @@ def window_json(totals: Totals, span_s: float) -> dict[str, Any]:
     }
 
 
-def link_counts(totals: Totals) -> dict[tuple[str, str], dict[str, int]]:
-    """(prefill worker, decode worker) -> "transfers", "link_tokens", "link_failures"."""
+def link_counts(totals: Totals) -> dict[Link, dict[str, int]]:
+    """(prefill worker, decode worker, mode) -> "transfers", "link_tokens", "link_failures"."""
     kinds = _by_kind(totals)
     names = ("transfers", "link_tokens", "link_failures")
     return {link: {name: kinds[name].get((link,), 0) for name in names} for (link,) in kinds["link_tokens"]}

@@ -58,7 +58,7 @@ class WorkerFacts:
     kind: WorkerKind
     incarnation: str
     role: Role
-    transfer_mode: TransferMode | None = None
+    transfer_modes: frozenset[TransferMode] = frozenset()
     peer: PeerInfo | None = None
     models: tuple[str, ...] = ()
     fingerprint: str = ""

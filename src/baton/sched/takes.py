@@ -40,7 +40,7 @@ class Takes:
         assert handoff.source is not None
         self._takes[handoff.transfer_id] = _Take(handoff.source, leader)
         leader.awaits_kv = True
-        self._commands.append(Expect(transfer_id=handoff.transfer_id, source=handoff.source))
+        self._commands.append(Expect(transfer_id=handoff.transfer_id, source=handoff.source, mode=handoff.mode))
 
     def reserve(self, leader: Sequence, block_ids: tuple[int, ...], num_cached_tokens: int) -> None:
         """The leader's blocks from num_cached_tokens on are open to the transfer."""

@@ -47,10 +47,9 @@ def parse_handoff(params: Mapping[str, Any] | None, peer: PeerInfo | None) -> Ha
         return None
     _require(not (gives and takes), TAKE, f"and {GIVE} exclude each other")
     _check_role(peer, gives=gives)
-    assert peer is not None
     if gives:
         return Handoff(transfer_id=given.get("transfer_id") or secrets.token_hex(16))
-    return _taking(given, peer)
+    return _taking(given)
 
 
 def _check_role(peer: PeerInfo | None, *, gives: bool) -> None:
@@ -64,16 +63,22 @@ def _check_role(peer: PeerInfo | None, *, gives: bool) -> None:
     )
 
 
-def _taking(given: Mapping[str, Any], peer: PeerInfo) -> Handoff:
+def _taking(given: Mapping[str, Any]) -> Handoff:
     for name in ("remote_host", "remote_port"):
         _require(name in given, name, f"is required with {TAKE}")
     transfer_id = given.get("transfer_id") or given.get("remote_request_id")
     if transfer_id is None:
         raise _refusal("transfer_id", f"or remote_request_id is required with {TAKE}")
-    mode, mine = given.get("transfer_mode"), peer.transfer_mode.value
-    _require(mode in (None, mine), "transfer_mode", f"is {mode} and this engine works by {mine}")
     source = PeerAddress(host=given["remote_host"], port=given["remote_port"], engine_id=given.get("remote_engine_id"))
-    return Handoff(transfer_id=transfer_id, source=source)
+    return Handoff(transfer_id=transfer_id, source=source, mode=_mode(given))
+
+
+def _mode(given: Mapping[str, Any]) -> TransferMode:
+    """What is said. Where nothing is: block ids are known only once prefill has ended; a router that asks both engines
+    at once has none."""
+    if "transfer_mode" in given:
+        return TransferMode(given["transfer_mode"])
+    return TransferMode.PULL if given.get("remote_block_ids") else TransferMode.PUSH
 
 
 def unknown_names(params: Mapping[str, Any] | None) -> list[str]:
@@ -113,7 +118,6 @@ def ticket_params(ticket: Ticket, peer: PeerInfo) -> TicketParams:
         tp_size=peer.tp_size,
         pp_size=peer.pp_size,
         remote_num_tokens=ticket.num_tokens,
-        transfer_mode=peer.transfer_mode,
         transfer_id=ticket.transfer_id,
     )
 

@@ -264,6 +264,7 @@ class ServerMetrics:
         return {
             **msgspec.to_builtins(handoff.stats),
             "num_transfers": handoff.num_bytes.count,
+            "num_pushed": handoff.num_pushed,
             "num_fallbacks": stats.num_fallbacks,
             "pinned_blocks": stats.pinned_blocks,
             "num_bytes": round(handoff.num_bytes.total),

@@ -13,9 +13,9 @@ from baton.transfer.flights import Flights
 from baton.transfer.giver import GiveConnector, Giver, GiverConfig
 from baton.transfer.peers import Peers
 from baton.transfer.pull import Offerer, Puller
-from baton.transfer.push import Pusher, PushTaker
+from baton.transfer.push import Pusher
 from baton.transfer.rank import GiverRank, Reader
-from baton.transfer.taker import TakeConnector, Taker, TakerConfig
+from baton.transfer.taker import Taker, TakerConfig
 from baton.transfer.worker import TransferParts
 from baton.wire.control import ControlSockets
 from baton.wire.handoff import PROTOCOL_VERSION, Card, Done, FromGiver, FromTaker, Identity, RankCard
@@ -36,7 +36,6 @@ class Station:
 
     engine_id: str
     role: Role
-    mode: TransferMode
     facts: dict[str, str]
     bind_host: str
     bind_port: int
@@ -85,7 +84,7 @@ def assemble(station: Station, agent: Agent, clock: Callable[[], float] = time.m
     giver = None if station.role is Role.DECODE else _giver(station, agent, given, control)
     taker = None if station.role is Role.PREFILL else _taker(station, taken, control)
     card = _card(station, sockets.port, agent.metadata())
-    identity = Identity(protocol_version=PROTOCOL_VERSION, transfer_mode=station.mode, facts=station.facts)
+    identity = Identity(protocol_version=PROTOCOL_VERSION, facts=station.facts)
     control.peers = Peers(
         identity,
         card,
@@ -104,20 +103,15 @@ def assemble(station: Station, agent: Agent, clock: Callable[[], float] = time.m
 
 def _giver(station: Station, agent: Agent, flights: Flights, control: _Control) -> Giver:
     rank = GiverRank(station.giver.rank, [station.geometry], station.read)
-    connector: GiveConnector = (
-        Pusher(rank, agent, flights, control.seal_notice)
-        if station.mode is TransferMode.PUSH
-        else Offerer(rank, control)
-    )
-    return Giver(station.giver, control, flights, connector)
+    connectors: dict[TransferMode, GiveConnector] = {
+        TransferMode.PUSH: Pusher(rank, agent, flights, control.seal_notice),
+        TransferMode.PULL: Offerer(rank, control),
+    }
+    return Giver(station.giver, control, flights, connectors)
 
 
 def _taker(station: Station, flights: Flights, control: _Control) -> Taker:
-    connector: TakeConnector = (
-        PushTaker(0, [station.geometry], station.read)
-        if station.mode is TransferMode.PUSH
-        else Puller(0, [station.geometry], flights, station.read)
-    )
+    connector = Puller(0, [station.geometry], flights, station.read)
     return Taker(station.taker, control, flights, connector, control.confirmed_s)
 
 

@@ -48,11 +48,9 @@ def _enum_value(value: object) -> object:
 
 
 def compare_identities(giver: Identity, taker: Identity) -> Refusal | None:
-    """The first difference, or None: protocol version, transfer mode, facts by name. A missing fact is a difference."""
+    """The first difference, or None: protocol version, facts by name. A missing fact is a difference."""
     if giver.protocol_version != taker.protocol_version:
         return refusal("protocol version", giver.protocol_version, taker.protocol_version)
-    if giver.transfer_mode is not taker.transfer_mode:
-        return refusal("transfer mode", giver.transfer_mode.value, taker.transfer_mode.value)
     for name in sorted(giver.facts.keys() | taker.facts.keys()):
         one, other = giver.facts.get(name), taker.facts.get(name)
         if one != other:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from baton.core.exchange import TransferRecord
+from baton.core.handoff import TransferMode
 from baton.transfer.agent import Agent, Direction, Ended, Moves, Post
 
 
@@ -21,11 +22,14 @@ class Cost:
     first_post_s: float = 0.0
     last_end_s: float = 0.0
 
-    def record(self, transfer_id: str, *, exposed_s: float, early_bytes: int, clock_offset_s: float) -> TransferRecord:
+    def record(
+        self, transfer_id: str, mode: TransferMode, *, exposed_s: float, early_bytes: int, clock_offset_s: float
+    ) -> TransferRecord:
         """The sums as a record. clock_offset_s: added to the clock it gives seconds since the epoch."""
         moved = self.num_descriptors > 0
         return TransferRecord(
             transfer_id=transfer_id,
+            mode=mode,
             num_bytes=self.num_bytes,
             num_descriptors=self.num_descriptors,
             post_s=self.post_s,

@@ -1,14 +1,14 @@
 """The prefill side of all hand-offs: matches grants with reservations, keeps leases, ends each transfer once.
 
-Deterministic: no thread, no socket, no clock of its own. What moves the bytes is a connector: `push.Pusher` or
-`pull.Offerer`.
+Deterministic: no thread, no socket, no clock of its own. What moves the bytes is a connector, `push.Pusher` or
+`pull.Offerer`: the taker's reservation says which.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from baton.core.exchange import (
     TransferRecord,
     Withdraw,
 )
+from baton.core.handoff import TransferMode
 from baton.transfer.agent import Ended
 from baton.transfer.ended import EndedTransfers, Ending
 from baton.transfer.flights import Cost, Flights
@@ -109,6 +110,16 @@ class Giving:
         """Whether this taker has reserved it."""
         return self.claim is not None and self.claim.link.engine_id == engine_id
 
+    @property
+    def is_pulled(self) -> bool:
+        """Whether the taker reads, and says when it has: only then is the transfer over."""
+        return self.claim is not None and self.claim.wanted.mode is TransferMode.PULL
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether the taker may be reading now."""
+        return self.last_posted and self.is_pulled
+
     def is_claimed_by_another(self, engine_id: str) -> bool:
         """Whether some taker has, and it is not this one."""
         return self.claim is not None and self.claim.link.engine_id != engine_id
@@ -125,16 +136,12 @@ class GiveConnector(Protocol):
             BlocksError: the reservation does not fit.
         """
 
-    @property
-    def waits_for_taken(self) -> bool:
-        """Whether the transfer is over only when the taker says so (pull)."""
-
 
 class Giver:
     """See the module.
 
     Args:
-        connector: `push.Pusher` or `pull.Offerer`, over the same flights.
+        connectors: `push.Pusher` and `pull.Offerer`, over the same flights.
 
     Attributes:
         events: for the scheduler, in order; whoever drives the giver takes them.
@@ -143,7 +150,13 @@ class Giver:
         failures: by kind of cause.
     """
 
-    def __init__(self, config: GiverConfig, control: Control, flights: Flights, connector: GiveConnector) -> None:
+    def __init__(
+        self,
+        config: GiverConfig,
+        control: Control,
+        flights: Flights,
+        connectors: Mapping[TransferMode, GiveConnector],
+    ) -> None:
         self.events: list[Event] = []
         self.losses: list[tuple[str, str]] = []
         self.num_expired = 0
@@ -153,7 +166,7 @@ class Giver:
         self._control = control
         self._flights = flights
         self._clock = flights.clock
-        self._connector = connector
+        self._connectors = connectors
         self._givings: dict[str, Giving] = {}
         self._ended = EndedTransfers(config.memory_s)
 
@@ -216,7 +229,7 @@ class Giver:
             if not withdraw.again:
                 self._ended.add(withdraw.transfer_id, Ending.FAILED, self._clock())
             return
-        if not withdraw.again and self._is_offered(giving):
+        if not withdraw.again and giving.is_offered:
             return  # the taker may be reading: its word, or the end of the lease, frees the blocks
         giving.grant = None
         if withdraw.again:
@@ -271,7 +284,7 @@ class Giver:
         assert giving.claim is not None
         if giving.is_claimed_by(link.engine_id) and giving.claim.wanted == wanted:
             giving.claim = Claim(link, wanted)
-            giving.last_posted &= not self._connector.waits_for_taken
+            giving.last_posted &= not giving.is_pulled
             self._advance(giving)
             return
         self.num_late += 1
@@ -320,11 +333,8 @@ class Giver:
         What was offered stays until its lease ends: the taker may be reading it.
         """
         for giving in list(self._givings.values()):
-            if giving.is_claimed_by(engine_id) and not self._is_offered(giving):
+            if giving.is_claimed_by(engine_id) and not giving.is_offered:
                 self._fail(giving, "taker lost", f"the taker {engine_id} was lost: {reason}")
-
-    def _is_offered(self, giving: Giving) -> bool:
-        return giving.last_posted and self._connector.waits_for_taken
 
     # What the agent and the clock say.
 
@@ -370,11 +380,11 @@ class Giver:
         self._settle_idle_pins(giving)
         if giving.ending is None and giving.claim is not None and giving.grant is not None:
             try:
-                self._connector.advance(giving)
+                self._connectors[giving.claim.wanted.mode].advance(giving)
             except Exception as error:  # nothing that a peer says may end the thread
                 self._fail(giving, "post", f"cannot post: {error}")
                 return
-        sent = giving.last_posted and not self._connector.waits_for_taken
+        sent = giving.last_posted and not giving.is_pulled
         if giving.ending is None and sent and not self._flights.pins(giving.transfer_id):
             giving.ending = Ending.SENT
         self._finish(giving)
@@ -425,10 +435,11 @@ class Giver:
 
     def _record(self, giving: Giving, cost: Cost) -> TransferRecord | None:
         """What it cost; None where the taker moved the bytes."""
-        if self._connector.waits_for_taken:
+        if giving.is_pulled:
             return None
         return cost.record(
             giving.transfer_id,
+            TransferMode.PUSH,
             exposed_s=cost.last_end_s - giving.prefilled_s,
             early_bytes=giving.early_bytes,
             clock_offset_s=time.time() - self._clock(),
@@ -449,9 +460,7 @@ class Giver:
     @property
     def num_offered(self) -> int:
         """Prompts that a taker may be reading now (pull)."""
-        if not self._connector.waits_for_taken:
-            return 0
-        return sum(giving.last_posted for giving in self._givings.values())
+        return sum(giving.is_offered for giving in self._givings.values())
 
     @property
     def num_open(self) -> int:

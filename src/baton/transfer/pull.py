@@ -18,8 +18,6 @@ from baton.wire.handoff import Offer
 class Offerer:
     """A giver's connector: says where the KV is, once it is complete."""
 
-    waits_for_taken = True
-
     def __init__(self, rank: GiverRank, control: Control) -> None:
         self._rank = rank
         self._control = control
@@ -48,8 +46,6 @@ class Offerer:
 
 class Puller(TakerRank):
     """A taker's connector: one READ for each giver rank."""
-
-    giver_writes = False
 
     def __init__(
         self, rank: int, geometries: Sequence[RankGeometry], flights: Flights, read: Reader | None = None

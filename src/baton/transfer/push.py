@@ -10,9 +10,8 @@ from baton.transfer.giver import Giving
 from baton.transfer.link import Link
 from baton.transfer.mapping import Share
 from baton.transfer.moves import kv_moves
-from baton.transfer.rank import GiverRank, TakerRank
-from baton.transfer.taker import Taking, TransferError
-from baton.wire.handoff import Done, Offer
+from baton.transfer.rank import GiverRank
+from baton.wire.handoff import Done
 
 
 class Pusher:
@@ -21,8 +20,6 @@ class Pusher:
     Args:
         seal_notice: makes a Done for an engine into the payload of a notice.
     """
-
-    waits_for_taken = False
 
     def __init__(
         self, rank: GiverRank, agent: Agent, flights: Flights, seal_notice: Callable[[str, Done], bytes]
@@ -84,13 +81,3 @@ class Pusher:
         """Of these tokens, those in full blocks on both sides: one block size divides the other."""
         size = max(self._rank.geometry.block_tokens, *(rank.geometry.block_tokens for rank in link.card.ranks))
         return num_tokens // size * size
-
-
-class PushTaker(TakerRank):
-    """A taker's connector: it only waits."""
-
-    giver_writes = True
-
-    def fetch(self, taking: Taking, offer: Offer) -> bool:
-        """Refuse: the bytes are to be written here."""
-        raise TransferError("an offer came, but this engine takes by push")

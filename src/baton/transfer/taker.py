@@ -1,7 +1,7 @@
 """The decode side of all hand-offs: reserves, waits for every rank, falls back, and settles each pin once.
 
-Deterministic: no thread, no socket, no clock of its own. What differs between push and pull is a connector:
-`push.PushTaker` or `pull.Puller`.
+Deterministic: no thread, no socket, no clock of its own. What reads the bytes in pull is a connector, `pull.Puller`; in
+push it has nothing to do but to verify.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from baton.core.exchange import (
     TakerCommand,
     TransferRecord,
 )
-from baton.core.handoff import PeerAddress
+from baton.core.handoff import PeerAddress, TransferMode
 from baton.transfer.agent import Ended
 from baton.transfer.ended import EndedTransfers, Ending
 from baton.transfer.flights import Flights
@@ -87,6 +87,7 @@ class Taking:
 
     transfer_id: str
     source: PeerAddress
+    mode: TransferMode
     reserve: Reserve | None = None
     link: Link | None = None
     sources: frozenset[int] = frozenset()
@@ -106,17 +107,18 @@ class Taking:
         """Nobody waits for it any more; only its pin, or a word to the giver, is left."""
         return self.failed or self.forgone
 
+    @property
+    def is_waiting(self) -> bool:
+        """Somebody waits for what is to land in its blocks."""
+        return self.reserve is not None and not self.stopping
+
 
 class TransferError(Exception):
     """A hand-off cannot be used; the message is one line."""
 
 
 class TakeConnector(Protocol):
-    """What differs between push and pull on the taker's side."""
-
-    @property
-    def giver_writes(self) -> bool:
-        """Whether the giver writes into reserved blocks (push)."""
+    """Reads what is offered, and looks at what has landed."""
 
     def sources(self, link: Link) -> frozenset[int]:
         """Ranks of the giver that this worker gets bytes from."""
@@ -191,7 +193,7 @@ class Taker:
             reason = f"transfer {transfer_id} was asked for before; make a new transfer_id for every attempt"
             self.events.append(Failed(transfer_id=transfer_id, reason=reason))
             return
-        self._takings[transfer_id] = Taking(transfer_id, source)
+        self._takings[transfer_id] = Taking(transfer_id, source, expect.mode)
         self._control.dial(source.host, source.port)  # may call `linked` at once
 
     def _reserve(self, reserve: Reserve) -> None:
@@ -210,6 +212,7 @@ class Taker:
             return
         message = Reserving(
             transfer_id=reserve.transfer_id,
+            mode=taking.mode,
             block_ids=reserve.block_ids,
             num_tokens=reserve.num_tokens,
             prompt_digest=reserve.prompt_digest,
@@ -244,7 +247,7 @@ class Taker:
             return
         taking.link, taking.bind_deadline_s = link, None
         taking.sources = self._connector.sources(link)
-        if not self._connector.giver_writes:
+        if taking.mode is TransferMode.PULL:  # nobody writes here
             taking.drained |= taking.sources
         self._resume(taking, link)
 
@@ -313,7 +316,8 @@ class Taker:
 
     def _done(self, taking: Taking, done: Done) -> None:
         """One rank has delivered. The set of ranks decides, not their number."""
-        if done.rank not in taking.sources - taking.delivered or taking.reserve is None:
+        pushed = taking.mode is TransferMode.PUSH and done.rank in taking.sources - taking.delivered
+        if not pushed or taking.reserve is None:
             self.num_late += 1
             return
         taking.drained.add(done.rank)
@@ -334,7 +338,8 @@ class Taker:
             self._land(taking, record=None)
 
     def _offer(self, taking: Taking, offer: Offer) -> None:
-        if offer.rank not in taking.sources - taking.delivered or taking.reserve is None or taking.stopping:
+        pulled = taking.mode is TransferMode.PULL and offer.rank in taking.sources
+        if not pulled or taking.reserve is None or taking.stopping:
             self.num_late += 1
             return
         if offer.rank in taking.digests:
@@ -417,6 +422,7 @@ class Taker:
     def _record(self, taking: Taking, now: float) -> TransferRecord:
         return self._flights.cost(taking.transfer_id).record(
             taking.transfer_id,
+            TransferMode.PULL,
             exposed_s=now - taking.offered_s,
             early_bytes=0,
             clock_offset_s=time.time() - now,
@@ -469,12 +475,12 @@ class Taker:
     @property
     def num_waiting(self) -> int:
         """Reservations that are waited for."""
-        return sum(taking.reserve is not None and not taking.stopping for taking in self._takings.values())
+        return sum(taking.is_waiting for taking in self._takings.values())
 
     @property
     def awaits_writes(self) -> bool:
         """Whether givers may be writing here (push)."""
-        return self._connector.giver_writes and self.num_waiting > 0
+        return any(taking.mode is TransferMode.PUSH and taking.is_waiting for taking in self._takings.values())
 
     @property
     def num_quarantined(self) -> int:

@@ -12,7 +12,7 @@ import msgspec
 
 from baton.core import exchange
 from baton.core.exchange import TransferRecord
-from baton.core.handoff import Role, TransferMode
+from baton.core.handoff import Role
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.stats import SchedulerStats, TransferStats
 
@@ -54,7 +54,6 @@ class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     role: Role
-    transfer_mode: TransferMode
     engine_id: str
     host: str
     port: int

@@ -15,7 +15,7 @@ from baton.core.exchange import FirstToken
 from baton.core.geometry import RankGeometry
 from baton.core.handoff import Role, TransferMode
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class RankCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,6 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     protocol_version: int
-    transfer_mode: TransferMode
     facts: dict[str, str]
 
 
@@ -84,9 +83,14 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Reserving(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """My hand is open. Fields as in core.exchange.Reserve."""
+    """My hand is open. Fields as in core.exchange.Reserve.
+
+    Attributes:
+        mode: PUSH: write into these blocks, as soon as you can. PULL: say when the prompt is there; I read.
+    """
 
     transfer_id: str
+    mode: TransferMode
     block_ids: tuple[int, ...]
     num_tokens: int
     prompt_digest: bytes

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from baton.core.handoff import TransferMode
-
 
 class TicketParams(msgspec.Struct, frozen=True, kw_only=True):
     """Where the prompt's KV can be had. A proxy puts it into the request to the decode engine as it is.
@@ -26,5 +24,4 @@ class TicketParams(msgspec.Struct, frozen=True, kw_only=True):
     tp_size: int
     pp_size: int
     remote_num_tokens: int
-    transfer_mode: TransferMode
     transfer_id: str
