@@ -59,7 +59,17 @@ def test_a_run_tells_what_its_handoffs_came_to(up: Up, tmp_path: Path) -> None:
 def test_a_waterfall_through_the_router_and_over_the_pair(up: Up, tmp_path: Path) -> None:
     trace = tmp_path / "t.json"
     said = bench("profile", up.url, *IDS, "--output", str(trace))
-    for word in ("router", "prefill", "decode", "queue", "transfer", "wire", "descriptors", "first piece after"):
+    for word in (
+        "router",
+        "prefill",
+        "chunk",
+        "decode",
+        "queue",
+        "transfer",
+        "wire",
+        "descriptors",
+        "first piece after",
+    ):
         assert word in said
     assert json.loads(trace.read_text())["traceEvents"]
     rows = httpx.get(up.url + "/fleet", timeout=10).json()["workers"]

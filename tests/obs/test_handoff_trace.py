@@ -10,7 +10,7 @@ import pytest
 from baton.core.exchange import TransferRecord
 from baton.core.handoff import TransferMode
 from baton.obs.chrome_trace import Span, document, merge
-from baton.obs.handoff_trace import phases, trace_id, wire
+from baton.obs.handoff_trace import chunks, phases, trace_id, wire
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"  # the example of W3C Trace Context
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -70,6 +70,30 @@ def names(moments: list[tuple[str, float]]) -> list[tuple[str, float, float]]:
 )
 def test_phases(moments: list[tuple[str, float]], wanted: list[tuple[str, float, float]]) -> None:
     assert names(moments) == wanted
+
+
+@pytest.mark.parametrize(
+    ("moments", "wanted"),
+    [
+        ([("grant", 1.0), ("prefilled", 3.0)], []),
+        ([("grant", 1.0), ("progress", 3.0), ("prefilled", 3.0)], []),
+        ([("grant", 1.0), ("progress", 2.0), ("progress", 4.0), ("prefilled", 4.0)], [(1.0, 2.0), (2.0, 4.0)]),
+        (
+            [
+                ("grant", 1.0),
+                ("progress", 2.0),
+                ("withdraw", 3.0),
+                ("grant", 5.0),
+                ("progress", 6.0),
+                ("prefilled", 7.0),
+            ],
+            [(1.0, 2.0), (5.0, 6.0), (6.0, 7.0)],
+        ),
+        ([("reserve", 1.0), ("landed", 2.0)], []),
+    ],
+)
+def test_chunks(moments: list[tuple[str, float]], wanted: list[tuple[float, float]]) -> None:
+    assert [(span.start_s, span.end_s) for span in chunks(moments)] == wanted
 
 
 def test_the_wire_is_shown_where_its_times_are_known() -> None:

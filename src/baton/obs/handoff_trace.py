@@ -60,9 +60,23 @@ def phases(arrival_s: float, moments: Moments) -> list[Span]:
     return spans
 
 
-def _append(spans: list[Span], name: str, start_s: float, end_s: float) -> None:
+def chunks(moments: Moments) -> list[Span]:
+    """The steps of a prefill that took several, each from the end of the one before."""
+    spans: list[Span] = []
+    start_s: float | None = None
+    for what, time_s in sorted(moments, key=lambda moment: moment[1]):
+        if what in ("progress", "prefilled") and start_s is not None:
+            _append(spans, "chunk", start_s, time_s, row="chunks")
+        if what in ("grant", "progress"):
+            start_s = time_s
+        elif what in ("prefilled", "withdraw"):
+            start_s = None
+    return spans if len(spans) > 1 else []
+
+
+def _append(spans: list[Span], name: str, start_s: float, end_s: float, row: str = "request") -> None:
     if end_s > start_s:
-        spans.append(Span(name=name, start_s=start_s, end_s=end_s, row="request"))
+        spans.append(Span(name=name, start_s=start_s, end_s=end_s, row=row))
 
 
 def wire(record: TransferRecord) -> Span | None:

@@ -15,7 +15,7 @@ from baton.obs.chrome_trace import Document, Span
 from baton.wire.engine import Output, PeerInfo
 
 MAX_TRACES = 512
-_MAX_MOMENTS = 64  # of a request that is preempted again and again
+_MAX_MOMENTS = 512  # of a request that is preempted again and again
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class _Trace:
         }
         end_s = max((time_s for _, time_s in self.moments), default=self.arrival_s)
         whole = Span(name="request", start_s=self.arrival_s, end_s=end_s, row="request", facts=facts)
-        spans = [whole, *handoff_trace.phases(self.arrival_s, self.moments)]
+        spans = [whole, *handoff_trace.phases(self.arrival_s, self.moments), *handoff_trace.chunks(self.moments)]
         wire = None if self.record is None else handoff_trace.wire(self.record)
         return chrome_trace.document(
             spans if wire is None else [*spans, wire],

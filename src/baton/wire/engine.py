@@ -113,7 +113,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Something happened to a hand-off.
 
     Attributes:
-        what: "grant", "prefilled", "withdraw" (giver); "reserve", "forgo", "landed", "failed" (taker).
+        what: "grant", "progress", "prefilled", "withdraw" (giver); "reserve", "forgo", "landed", "failed" (taker).
         time_s: seconds since the epoch, on the engine's clock.
     """
 
@@ -124,6 +124,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 _MARKED = (
     exchange.Grant,
+    exchange.Progress,
     exchange.Prefilled,
     exchange.Withdraw,
     exchange.Reserve,
@@ -134,7 +135,7 @@ _MARKED = (
 
 
 def moment_of(said: exchange.Command | exchange.Event, time_s: float) -> Moment | None:
-    """A command or event as a front is told of it; None for those that end no phase of a request."""
+    """A command or event as a front is told of it; None for those that end no part of a request."""
     if not isinstance(said, _MARKED):
         return None
     return Moment(transfer_id=said.transfer_id, what=type(said).__name__.lower(), time_s=time_s)
