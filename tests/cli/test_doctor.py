@@ -54,10 +54,10 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     model = str(tiny_model(tmp_path_factory.mktemp("tiny")))
     common = ["--load-format", "dummy", "--device", "cpu", "--dtype", "float32", "--max-model-len", "256"]
     common += ["--host", "127.0.0.1", "--port", "0"]
-    odd = ["--served-model-name", "odd", "--seed", "1", "--advertise-host", "127.0.0.2"]
+    odd = ["--transfer", "pull", "--served-model-name", "odd", "--seed", "1", "--advertise-host", "127.0.0.2"]
     flags = {
         "prefill": ["--role", "prefill", "--served-model-name", "tiny"],
-        "decode": ["--role", "decode", "--served-model-name", "tiny"],
+        "decode": ["--role", "decode", "--transfer", "push", "--served-model-name", "tiny"],
         "odd": ["--role", "prefill", *odd],
     }
     with ExitStack() as stack:
@@ -78,11 +78,12 @@ def test_a_good_pair(urls: dict[str, str]) -> None:
         assert "All 2 servers have the same: tiny" in told(findings, "served model name")
 
 
-def test_names_weights_and_a_closed_side_channel(urls: dict[str, str]) -> None:
+def test_modes_names_weights_and_a_closed_side_channel(urls: dict[str, str]) -> None:
     with Router("--prefill", urls["odd"], "--decode", urls["decode"]) as router:
         code, findings = doctor(router.ready().url)
         assert code == 1
         found = errors(findings)
+        assert "One runs with --transfer pull, the other with push" in found
         assert "Its served model name is tiny, that of " in found
         assert "Its fingerprint is " in found
         assert "Its side channel 127.0.0.2:" in found and "closed (connection refused)" in found

@@ -12,7 +12,7 @@ from baton.cluster.doctor_facts import Endpoint, FleetFacts, MachineFacts, Route
 from baton.cluster.doctor_finding import Finding, Level
 from baton.cluster.doctor_gather import clock_offset_s, server_facts
 from baton.cluster.doctor_machine import check_machine
-from baton.core.handoff import Role
+from baton.core.handoff import Role, TransferMode
 
 PREFILL = ServerFacts(
     url="http://10.0.0.1:8000",
@@ -20,6 +20,7 @@ PREFILL = ServerFacts(
     fingerprint="f",
     role=Role.PREFILL,
     told_role=Role.PREFILL,
+    transfer_modes=frozenset(TransferMode),
     side_channel=Endpoint(host="10.0.0.1", port=9000),
     clock_offset_s=0.4,
 )
@@ -39,6 +40,9 @@ def judged(*servers: ServerFacts, router: RouterFacts | None = ROUTER) -> list[F
 
 def bad(findings: list[Finding]) -> list[tuple[str, str, str]]:
     return [(each.level.value, each.subject, each.message) for each in findings if each.level is not Level.OK]
+
+
+PUSHES, PULLS = ({"transfer_modes": frozenset({mode})} for mode in TransferMode)
 
 
 @pytest.mark.parametrize("mode", ["push", "pull", "auto"])
@@ -65,6 +69,8 @@ def test_a_lone_server_needs_no_partner() -> None:
         ({}, {"told_role": Role.PREFILL}, {}, "error", "told that its role is prefill, but it runs as decode"),
         ({}, {"role": Role.PREFILL, "told_role": None}, {}, "error", "No decode engine answers"),
         ({"role": None, "told_role": Role.PREFILL}, {}, {}, "error", "has no role"),
+        (PUSHES, PULLS, {"mode": "auto"}, "error", "--transfer push, the other with pull"),
+        (PUSHES, {}, {"mode": "pull"}, "error", "runs with --transfer push and the router with --mode pull"),
         ({}, {"fingerprint": "g"}, {}, "error", "fingerprint is g"),
         ({}, {"models": ("other",)}, {}, "error", "served model name is other, that of http://10.0.0.1:8000 is m"),
         ({"side_channel_error": "connection refused"}, {}, {}, "error", "side channel 10.0.0.1:9000 is closed"),

@@ -30,6 +30,13 @@ async def look(worker: FakeWorker, timeout_s: float = 2.0, kind: WorkerKind | No
         return await look_at(http, WorkerSpec(url=worker.url, **spec), timeout_s=timeout_s, kind=kind)
 
 
+def test_a_server_that_works_one_way_says_so() -> None:
+    body = baton_stats("prefill")
+    body["handoff"]["transfer_modes"] = ["pull"]
+    found = read_stats(body, now=7.0)
+    assert found is not None and found.facts.transfer_modes == {TransferMode.PULL}
+
+
 def test_all_that_a_baton_server_tells() -> None:
     pools = {"used_blocks": 3, "total_blocks": 100, "num_leased": 2, "num_in_flight": 1, "pinned_blocks": 9}
     pools |= {"num_running": 4, "num_waiting": 5, "num_reserved": 6}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from baton.core.handoff import Role
+from baton.core.handoff import Role, TransferMode
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.stats import EMPTY
 from baton.server.engine_client import EngineClient
@@ -17,8 +17,10 @@ Script = Callable[[Request], Iterable[FromEngine]]
 NOW = 1_700_000_000.0
 
 
-def peer_info(role: Role = Role.MIXED) -> PeerInfo:
-    return PeerInfo(role=role, engine_id=f"engine-{role.value}", host="10.0.0.7", port=5600)
+def peer_info(role: Role = Role.MIXED, *modes: TransferMode) -> PeerInfo:
+    """modes: by default all."""
+    able = modes or tuple(TransferMode)
+    return PeerInfo(role=role, transfer_modes=able, engine_id=f"engine-{role.value}", host="10.0.0.7", port=5600)
 
 
 def engine_info(peer: PeerInfo | None, tokenizer: str = "") -> EngineInfo:

@@ -77,6 +77,16 @@ def test_a_taker(params: dict[str, Any], wanted: Handoff) -> None:
     assert parse_handoff(params, peer_info()) == wanted
 
 
+@pytest.mark.parametrize("only", TransferMode)
+def test_an_engine_that_works_one_way_takes_whatever_does_not_say_how(only: TransferMode) -> None:
+    for params in (TAKE, {**TAKE, "remote_block_ids": [[1]]}, {**TAKE, "transfer_mode": only.value}):
+        found = parse_handoff(params, peer_info(Role.DECODE, only))
+        assert found is not None and found.mode is only
+    (other,) = set(TransferMode) - {only}
+    with pytest.raises(RequestError, match=f"is {other.value}, and .* --transfer {only.value}"):
+        parse_handoff({**TAKE, "transfer_mode": other.value}, peer_info(Role.DECODE, only))
+
+
 def test_a_ticket_is_what_a_taker_needs() -> None:
     """The answer's fields, as they are, are a valid request to the decode engine."""
     peer = peer_info(Role.PREFILL)

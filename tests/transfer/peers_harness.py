@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from baton.core.geometry import RankGeometry
-from baton.core.handoff import Role
+from baton.core.handoff import Role, TransferMode
 from baton.transfer.agent import AgentError, Direction, Ended, Moves, Notice, Post
 from baton.transfer.link import Link
 from baton.transfer.peers import Peers
@@ -30,7 +30,7 @@ GEOMETRY = RankGeometry(
     dtype_bytes=2,
 )
 SECRET = b"correct horse"
-IDENTITY = Identity(protocol_version=PROTOCOL_VERSION, facts=FACTS)
+IDENTITY = Identity(protocol_version=PROTOCOL_VERSION, transfer_modes=tuple(TransferMode), facts=FACTS)
 
 
 class NullAgent:

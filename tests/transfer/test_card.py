@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.core.handoff import Role
+from baton.core.handoff import Role, TransferMode
 from baton.core.model_config import ModelConfig
 from baton.core.rope_config import RopeConfig, RopeKind
 from baton.transfer.card import (
@@ -95,6 +95,11 @@ def test_facts_differ_where_fingerprints_do() -> None:
             msgspec.structs.replace(IDENTITY, protocol_version=9, facts={}),
             IDENTITY,
             ("protocol version", "9", str(PROTOCOL_VERSION)),
+        ),
+        (
+            msgspec.structs.replace(IDENTITY, transfer_modes=(TransferMode.PULL,), facts={}),
+            msgspec.structs.replace(IDENTITY, transfer_modes=(TransferMode.PUSH,)),
+            ("transfer mode", "pull", "push"),
         ),
         (with_facts(dtype="float16", num_layers="2"), IDENTITY, ("dtype", "float16", "bfloat16")),
         (with_facts(num_layers=None), IDENTITY, ("num_layers", "not given", "28")),

@@ -341,6 +341,17 @@ class TestEnded:
         assert side.sent == [Fail(transfer_id="t", rank=0, reason=reason)]
         assert (side.posts(), side.settled(), side.giver.failures) == ([], [1], {"prompt differs": 1})
 
+    @pytest.mark.parametrize("first", ["grant", "reserving"])
+    def test_a_mode_that_this_engine_does_not_do_is_refused(self, first: str) -> None:
+        side = Side(PULL)
+        del side.giver._connectors[PULL]  # type: ignore[attr-defined]
+        if first == "grant":
+            side.grant()
+        side.reserving()
+        reason = "the taker wants to pull, and the giver works by push"
+        assert side.sent == [Fail(transfer_id="t", rank=0, reason=reason)]
+        assert (side.settled(), side.giver.failures) == ([1] if first == "grant" else [], {"transfer mode": 1})
+
 
 class TestLosses:
     def test_what_failed_or_expired_is_told_once_with_the_reason(self) -> None:

@@ -186,6 +186,11 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"identity": msgspec.structs.replace(IDENTITY, protocol_version=9)},
         f"protocol version: giver has {PROTOCOL_VERSION}, taker has 9",
     ),
+    (
+        {"identity": msgspec.structs.replace(IDENTITY, transfer_modes=(TransferMode.PUSH,))},
+        {"identity": msgspec.structs.replace(IDENTITY, transfer_modes=(TransferMode.PULL,))},
+        "transfer mode: giver has push, taker has pull",
+    ),
     ({}, {"identity": with_facts(dtype="float32")}, "dtype: giver has bfloat16, taker has float32"),
     ({}, {"identity": with_facts(weights="abc")}, "weights: giver has not given, taker has abc"),
     ({}, {"identity": with_facts(dtype=None)}, "dtype: giver has bfloat16, taker has not given"),
@@ -476,6 +481,7 @@ def test_posts_to_takers_are_behind_the_fence() -> None:
     station = Station(
         engine_id="mixed",
         role=Role.MIXED,
+        modes=tuple(TransferMode),
         facts={},
         bind_host="127.0.0.1",
         bind_port=0,

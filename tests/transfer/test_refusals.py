@@ -23,7 +23,7 @@ from tests.transfer.servers import EngineServer, role, servers
 pytestmark = pytest.mark.torch
 
 SECRET = ("--peer-secret", "right")
-GIVER = (*role("prefill", "--block-size", "16"), *SECRET)
+GIVER = (*role("prefill", "--transfer", "push", "--block-size", "16"), *SECRET)
 REFUSED_WITHIN_S = 2.0
 ASKED = {"prompt": [1, 2, 3, 4, 5], "max_tokens": 3, "temperature": 0, "ignore_eos": True}
 
@@ -51,6 +51,7 @@ CASES = {
         taker("--dtype", "bfloat16", "--handoff-policy", "fail"), "dtype: giver has float32, taker has bfloat16"
     ),
     "geometry": Case(taker("--block-size", "24"), "block_tokens: giver has 16, taker has 24"),
+    "mode": Case(taker("--transfer", "pull"), "transfer mode: giver has push, taker has pull"),
     "wrong secret": Case(taker(secret=("--peer-secret", "wrong")), "peer secret: giver has set, taker has differs"),
     "no secret": Case(taker(secret=()), "peer secret: giver has set, taker has not set"),
 }

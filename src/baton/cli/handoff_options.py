@@ -10,6 +10,7 @@ from baton.engine.handoff_options import HandoffOptions
 
 FLAGS = {
     "role": Flag("--role", "Hand-offs: prefill, decode or mixed (both); by default none."),
+    "transfer": Flag("--transfer", "push or pull: only that way; auto: as each request says."),
     "side_channel_host": Flag("--side-channel-host", "Address of the control endpoint for other engines."),
     "side_channel_port": Flag("--side-channel-port", "Port of the control endpoint; 0 takes a free one."),
     "advertise_host": Flag("--advertise-host", "How other engines reach the endpoint; by default its own address."),

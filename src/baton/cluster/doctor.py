@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from urllib.parse import urlsplit
 
-from baton.cluster.doctor_facts import FleetFacts, ServerFacts
+from baton.cluster.doctor_facts import FleetFacts, RouterFacts, ServerFacts
 from baton.cluster.doctor_finding import Finding, error, ok, warning
 from baton.core.handoff import Role
 
@@ -22,7 +22,7 @@ def check_fleet(facts: FleetFacts) -> list[Finding]:
         findings += _server(server)
     answering = [server for server in facts.servers if not server.error]
     if facts.router is not None:
-        findings += _roles(answering)
+        findings += [*_roles(answering), *_router_modes(facts.router, answering)]
     for compare in _COMPARISONS:
         findings += compare(answering)
     return findings
@@ -134,6 +134,30 @@ def _roles(servers: list[ServerFacts]) -> Iterator[Finding]:
             yield error(server.url, "It has no role and cannot hand over; start it with --role prefill or decode.")
 
 
+def _router_modes(router: RouterFacts, servers: list[ServerFacts]) -> Iterator[Finding]:
+    for server in servers:
+        if server.transfer_modes and router.mode in ("push", "pull") and router.mode not in _names(server):
+            yield error(
+                server.url,
+                f"It runs with --transfer {_names(server)[0]} and the router with --mode {router.mode}; "
+                "start it with --transfer auto, or the router with --mode auto.",
+            )
+
+
+def _transfer_modes(servers: list[ServerFacts]) -> Iterator[Finding]:
+    for giver, taker in _pairs(servers):
+        if giver.transfer_modes and taker.transfer_modes and not giver.transfer_modes & taker.transfer_modes:
+            yield error(
+                f"{giver.url} -> {taker.url}",
+                f"One runs with --transfer {_names(giver)[0]}, the other with {_names(taker)[0]}: they cannot hand "
+                "over; start both with --transfer auto.",
+            )
+
+
+def _names(server: ServerFacts) -> list[str]:
+    return sorted(mode.value for mode in server.transfer_modes)
+
+
 def _fingerprints(servers: list[ServerFacts]) -> Iterator[Finding]:
     yield from _same(
         servers,
@@ -186,4 +210,4 @@ def _pairs(servers: Iterable[ServerFacts]) -> Iterator[tuple[ServerFacts, Server
     return ((giver, taker) for giver, taker in product(givers, takers) if giver is not taker)
 
 
-_COMPARISONS = (_fingerprints, _models, _ranks)
+_COMPARISONS = (_transfer_modes, _fingerprints, _models, _ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from baton.core.handoff import Role
+from baton.core.handoff import Role, TransferMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class ServerFacts:
         is_baton: else any OpenAI server, which is not asked for more than its models.
         state: "ready", "draining", "starting", "dead".
         told_role: what the router takes it for.
+        transfer_modes: those that it does; empty where it is not told.
         note: why the router sends it nothing, in its words.
         side_channel_error: why nobody can connect there; "" when it is open.
         clock_offset_s: its clock minus this machine's.
@@ -43,6 +44,7 @@ class ServerFacts:
     role: Role | None = None
     told_role: Role | None = None
     note: str = ""
+    transfer_modes: frozenset[TransferMode] = frozenset()
     side_channel: Endpoint | None = None
     side_channel_error: str = ""
     tp_size: int = 1

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from baton.cluster.ask import Asked, ask
 from baton.cluster.doctor_facts import Endpoint, FleetFacts, RouterFacts, ServerFacts
 from baton.core.errors import ConfigError
-from baton.core.handoff import Role
+from baton.core.handoff import Role, TransferMode
 
 _TIMEOUT_S = 5.0
 _CONNECT_S = 3.0
@@ -87,6 +87,7 @@ def server_facts(url: str, stats: Mapping[str, Any]) -> ServerFacts:
         models=tuple(served.get("models") or [served["model"]]),
         fingerprint=str(served.get("fingerprint", "")),
         role=_known(Role, peer.get("role")),
+        transfer_modes=frozenset(mode for mode in TransferMode if mode.value in peer.get("transfer_modes", ())),
         side_channel=Endpoint(host=str(peer["host"]), port=int(peer["port"])) if peer else None,
         tp_size=int(peer.get("tp_size", 1)),
         silent_s=float(stats.get("engine_silent_s") or 0.0),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from baton.core.errors import ConfigError
-from baton.core.handoff import FailurePolicy, Role
+from baton.core.handoff import FailurePolicy, Role, TransferMode
 
 PEER_SECRET = "BATON_PEER_SECRET"
 """Environment variable of the secret that engines of one fleet share; never in options, which others can read."""
+
+_AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,7 @@ class HandoffOptions:
 
     Attributes:
         role: "prefill", "decode" or "mixed" (both); None: the engine has no peers.
+        transfer: "push" or "pull": only that way; "auto": as each request says.
         side_channel_host, side_channel_port: where the control endpoint listens; port 0 takes a free one.
         advertise_host: how other engines reach it; by default side_channel_host.
         handoff_policy: when a hand-off fails: "recompute" here, or "fail" with a retryable error.
@@ -27,6 +30,7 @@ class HandoffOptions:
     """
 
     role: str | None = None
+    transfer: str = _AUTO
     side_channel_host: str = "127.0.0.1"
     side_channel_port: int = 0
     advertise_host: str | None = None
@@ -37,9 +41,9 @@ class HandoffOptions:
     nixl_backends: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, kind in (("role", Role), ("handoff_policy", FailurePolicy)):
+        for name, kind in (("role", Role), ("transfer", TransferMode), ("handoff_policy", FailurePolicy)):
             value, known = getattr(self, name), [item.value for item in kind]
-            if value not in known and not (name == "role" and value is None):
+            if value not in known and (name, value) not in (("role", None), ("transfer", _AUTO)):
                 raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         if not 0 <= self.side_channel_port <= 65535:
             raise ConfigError(f"side_channel_port must be between 0 and 65535, got {self.side_channel_port}")
@@ -50,6 +54,11 @@ class HandoffOptions:
             raise ConfigError(
                 f"side_channel_host {self.side_channel_host} is no address for others; give advertise_host too"
             )
+
+    @property
+    def transfer_modes(self) -> tuple[TransferMode, ...]:
+        """Those that this engine does."""
+        return tuple(mode for mode in TransferMode if self.transfer in (_AUTO, mode.value))
 
 
 NO_PEERS = HandoffOptions()

@@ -79,6 +79,7 @@ def open_peering(
     station = Station(
         engine_id=engine_id,
         role=role,
+        modes=options.transfer_modes,
         facts=facts,
         bind_host=options.side_channel_host,
         bind_port=options.side_channel_port,
@@ -96,7 +97,9 @@ def open_peering(
         parts, card = assemble(station, NixlAgent(engine_id, options.nixl_backends or ("UCX",), gpu=kv.is_cuda))
     except AgentError as error:
         raise ConfigError(f"the KV cache cannot be opened to other engines: {error}") from error
-    info = PeerInfo(role=role, engine_id=engine_id, host=card.host, port=card.port)
+    info = PeerInfo(
+        role=role, transfer_modes=options.transfer_modes, engine_id=engine_id, host=card.host, port=card.port
+    )
     return StartTransfer(parts, kv.device), info
 
 

@@ -42,7 +42,7 @@ def read_stats(body: Any, now: float) -> Look | None:
         kind=WorkerKind.BATON,
         incarnation=_text(served, "incarnation") or (peer.engine_id if peer else ""),
         role=peer.role if peer else _role(served),
-        transfer_modes=frozenset(TransferMode) if peer else frozenset(),
+        transfer_modes=frozenset(peer.transfer_modes if peer else ()),
         peer=peer,
         models=_names(served),
         fingerprint=_text(served, "fingerprint"),

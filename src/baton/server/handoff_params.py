@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import reprlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,9 +47,10 @@ def parse_handoff(params: Mapping[str, Any] | None, peer: PeerInfo | None) -> Ha
         return None
     _require(not (gives and takes), TAKE, f"and {GIVE} exclude each other")
     _check_role(peer, gives=gives)
+    assert peer is not None
     if gives:
         return Handoff(transfer_id=given.get("transfer_id") or secrets.token_hex(16))
-    return _taking(given)
+    return _taking(given, peer)
 
 
 def _check_role(peer: PeerInfo | None, *, gives: bool) -> None:
@@ -63,21 +64,26 @@ def _check_role(peer: PeerInfo | None, *, gives: bool) -> None:
     )
 
 
-def _taking(given: Mapping[str, Any]) -> Handoff:
+def _taking(given: Mapping[str, Any], peer: PeerInfo) -> Handoff:
     for name in ("remote_host", "remote_port"):
         _require(name in given, name, f"is required with {TAKE}")
     transfer_id = given.get("transfer_id") or given.get("remote_request_id")
     if transfer_id is None:
         raise _refusal("transfer_id", f"or remote_request_id is required with {TAKE}")
     source = PeerAddress(host=given["remote_host"], port=given["remote_port"], engine_id=given.get("remote_engine_id"))
-    return Handoff(transfer_id=transfer_id, source=source, mode=_mode(given))
+    return Handoff(transfer_id=transfer_id, source=source, mode=_mode(given, peer.transfer_modes))
 
 
-def _mode(given: Mapping[str, Any]) -> TransferMode:
+def _mode(given: Mapping[str, Any], able: Sequence[TransferMode]) -> TransferMode:
     """What is said. Where nothing is: block ids are known only once prefill has ended; a router that asks both engines
     at once has none."""
     if "transfer_mode" in given:
-        return TransferMode(given["transfer_mode"])
+        mode = TransferMode(given["transfer_mode"])
+        rule = f"is {mode.value}, and this engine was started with --transfer {able[0].value}"
+        _require(mode in able, "transfer_mode", rule)
+        return mode
+    if len(able) == 1:
+        return able[0]
     return TransferMode.PULL if given.get("remote_block_ids") else TransferMode.PUSH
 
 

@@ -36,6 +36,7 @@ class Station:
 
     engine_id: str
     role: Role
+    modes: tuple[TransferMode, ...]
     facts: dict[str, str]
     bind_host: str
     bind_port: int
@@ -84,7 +85,7 @@ def assemble(station: Station, agent: Agent, clock: Callable[[], float] = time.m
     giver = None if station.role is Role.DECODE else _giver(station, agent, given, control)
     taker = None if station.role is Role.PREFILL else _taker(station, taken, control)
     card = _card(station, sockets.port, agent.metadata())
-    identity = Identity(protocol_version=PROTOCOL_VERSION, facts=station.facts)
+    identity = Identity(protocol_version=PROTOCOL_VERSION, transfer_modes=station.modes, facts=station.facts)
     control.peers = Peers(
         identity,
         card,
@@ -107,7 +108,8 @@ def _giver(station: Station, agent: Agent, flights: Flights, control: _Control) 
         TransferMode.PUSH: Pusher(rank, agent, flights, control.seal_notice),
         TransferMode.PULL: Offerer(rank, control),
     }
-    return Giver(station.giver, control, flights, connectors)
+    chosen = {mode: connectors[mode] for mode in station.modes}
+    return Giver(station.giver, control, flights, chosen)
 
 
 def _taker(station: Station, flights: Flights, control: _Control) -> Taker:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import Enum
 
 import msgspec
 
-from baton.core.handoff import Role
+from baton.core.handoff import Role, TransferMode
 from baton.core.model_config import ModelConfig
 from baton.transfer.mapping import GeometryError, map_ranks
 from baton.wire.decoder import Decoder
@@ -48,14 +49,20 @@ def _enum_value(value: object) -> object:
 
 
 def compare_identities(giver: Identity, taker: Identity) -> Refusal | None:
-    """The first difference, or None: protocol version, facts by name. A missing fact is a difference."""
+    """The first difference, or None: protocol version, transfer modes, facts by name. A missing fact differs."""
     if giver.protocol_version != taker.protocol_version:
         return refusal("protocol version", giver.protocol_version, taker.protocol_version)
+    if not set(giver.transfer_modes) & set(taker.transfer_modes):
+        return refusal("transfer mode", _names(giver.transfer_modes), _names(taker.transfer_modes))
     for name in sorted(giver.facts.keys() | taker.facts.keys()):
         one, other = giver.facts.get(name), taker.facts.get(name)
         if one != other:
             return refusal(shown(name), _NOT_GIVEN if one is None else one, _NOT_GIVEN if other is None else other)
     return None
+
+
+def _names(modes: Sequence[TransferMode]) -> str:
+    return ", ".join(mode.value for mode in modes) or "none"
 
 
 def compare_cards(giver: Card, taker: Card) -> Refusal | None:

@@ -141,7 +141,7 @@ class Giver:
     """See the module.
 
     Args:
-        connectors: `push.Pusher` and `pull.Offerer`, over the same flights.
+        connectors: `push.Pusher` and `pull.Offerer`, or one of them, over the same flights.
 
     Attributes:
         events: for the scheduler, in order; whoever drives the giver takes them.
@@ -295,7 +295,15 @@ class Giver:
     def _check_claim(self, giving: Giving) -> None:
         """Refuse a reservation that does not belong to this prompt; `_advance` sends the refusal."""
         claim, grant = giving.claim, giving.grant
-        if claim is None or grant is None:
+        if claim is None:
+            return
+        if claim.wanted.mode not in self._connectors:
+            known = ", ".join(mode.value for mode in self._connectors)
+            giving.ending = Ending.FAILED
+            giving.reason = f"the taker wants to {claim.wanted.mode.value}, and the giver works by {known}"
+            self.failures["transfer mode"] += 1
+            return
+        if grant is None:
             return
         here, there = grant.num_tokens, claim.wanted.num_tokens
         if here == there and grant.prompt_digest == claim.wanted.prompt_digest:

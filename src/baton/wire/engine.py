@@ -12,7 +12,7 @@ import msgspec
 
 from baton.core import exchange
 from baton.core.exchange import TransferRecord
-from baton.core.handoff import Role
+from baton.core.handoff import Role, TransferMode
 from baton.core.request import FinishReason, Request, SequenceDelta
 from baton.core.stats import SchedulerStats, TransferStats
 
@@ -49,6 +49,7 @@ class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What an engine is to other engines, and how they reach it.
 
     Attributes:
+        transfer_modes: those that it does.
         engine_id: of this incarnation.
         host, port: of its control endpoint, as others reach it.
     """
@@ -59,6 +60,7 @@ class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int
     tp_size: int = 1
     pp_size: int = 1
+    transfer_modes: tuple[TransferMode, ...] = tuple(TransferMode)
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

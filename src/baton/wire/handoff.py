@@ -30,11 +30,13 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What must agree before anything else of a card is decoded.
 
     Attributes:
+        transfer_modes: those that the engine does; two engines need one in common.
         facts: named facts of the model as it is served (architecture, layer geometry, dtypes, rope, tokenizer,
             optionally weights); never a path or a name.
     """
 
     protocol_version: int
+    transfer_modes: tuple[TransferMode, ...]
     facts: dict[str, str]
 
 
