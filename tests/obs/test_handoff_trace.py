@@ -89,6 +89,10 @@ def test_phases(moments: list[tuple[str, float]], wanted: list[tuple[str, float,
             ],
             [(1.0, 2.0), (5.0, 6.0), (6.0, 7.0)],
         ),
+        (
+            [("admitted", 1.0), ("grant", 2.0), ("progress", 2.0), ("prefilled", 3.0)],
+            [(1.0, 2.0), (2.0, 3.0)],  # a grant is told after the step
+        ),
         ([("reserve", 1.0), ("landed", 2.0)], []),
     ],
 )

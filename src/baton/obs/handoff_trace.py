@@ -67,7 +67,7 @@ def chunks(moments: Moments) -> list[Span]:
     for what, time_s in sorted(moments, key=lambda moment: moment[1]):
         if what in ("progress", "prefilled") and start_s is not None:
             _append(spans, "chunk", start_s, time_s, row="chunks")
-        if what in ("grant", "progress"):
+        if what == "progress" or (start_s is None and what in ("admitted", "grant")):
             start_s = time_s
         elif what in ("prefilled", "withdraw"):
             start_s = None
