@@ -29,14 +29,15 @@ def main() -> None:
     parser.add_argument("--vllm", type=Path, required=True)
     parser.add_argument("--results-dir", type=Path, required=True)
     parser.add_argument("--iterations", type=int, default=3)
-    parser.add_argument("sweep_options", nargs="*")
-    args = parser.parse_args()
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:end])
     for iteration in range(args.iterations):
         for mode in MODES if iteration % 2 == 0 else MODES[::-1]:
-            turn(args, mode, iteration)
+            turn(args, words[end + 1 :], mode, iteration)
 
 
-def turn(args: argparse.Namespace, mode: str, iteration: int) -> None:
+def turn(args: argparse.Namespace, sweep_options: list[str], mode: str, iteration: int) -> None:
     """All cases of one mode and iteration."""
     with ExitStack() as stack:
         pair = [
@@ -46,7 +47,7 @@ def turn(args: argparse.Namespace, mode: str, iteration: int) -> None:
         router = stack.enter_context(baton_router([each.registration() for each in pair], mode))
         command = [sys.executable, "-m", "baton", "bench", "sweep", "--results-dir", str(args.results_dir)]
         command += ["--server", f"{mode}={router.url}", "--model", MODEL, "--iterations", str(iteration + 1)]
-        subprocess.run([*command, *args.sweep_options], check=True)
+        subprocess.run([*command, *sweep_options], check=True)
 
 
 if __name__ == "__main__":
